@@ -32,11 +32,24 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Asked in this order for images that are not RGB; all others are Pillow's.
     "openers": {"raster": "vit.data.raster:Raster"},
-    # Asked in this order: ours first, since our names of tensors are also timm's.
-    "formats": {},
+    # Asked in this order: ours first, since our names of tensors are also timm's ->
+    # vit.checkpoints.formats.Format.
+    "formats": {
+        "native": "vit.checkpoints.native:Native",
+        "timm": "vit.checkpoints.timm:Timm",
+        "torchvision": "vit.checkpoints.torchvision:Torchvision",
+        "huggingface": "vit.checkpoints.huggingface:HuggingFace",
+        "google": "vit.checkpoints.google:Google",
+    },
+    # Checkpoint that is a folder -> vit.checkpoints.archives.FolderReader.
+    "folders": {"sharded": "vit.checkpoints.sharded:read_folder"},
     "builders": {},
-    # Words that mean weights.
-    "names": {},
+    # Words that mean weights, and the classes of their heads -> vit.checkpoints.names.Names.
+    "names": {
+        "published": "vit.checkpoints.published:PublishedNames",
+        "addresses": "vit.checkpoints.hub:Addresses",
+        "imagenet": "vit.checkpoints.class_names:ImageNet",
+    },
     # Suffix of a model that another runtime computes.
     "engines": {},
     # Field that a prediction gains.

@@ -17,9 +17,8 @@ import vit
 from tests.checkpoints.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
 from vit.checkpoints.convert import compare, convert
-from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import FORMATS, format_named
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.layout import Recognised, Rule, bound
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
@@ -29,7 +28,9 @@ from vit.errors import UserError
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 from vit.preprocessing import Preprocess
+from vit.tables import TABLES, objects
 
+FORMATS = objects("formats")
 SIZES: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
@@ -114,7 +115,7 @@ def native(config: ModelConfig, directory: Path) -> nn.Module:
 
 
 def exported(config: ModelConfig, to: str, tmp_path: Path) -> tuple[nn.Module, Path]:
-    model, target = native(config, tmp_path / "native"), tmp_path / f"out{FORMATS[to]}"
+    model, target = native(config, tmp_path / "native"), tmp_path / f"out{FORMATS[to].suffix}"
     convert(tmp_path / "native", target, to)
     return model, target
 
@@ -211,7 +212,7 @@ def test_what_a_library_cannot_hold_is_refused_by_name(
 ) -> None:
     with pytest.raises(UserError, match=named):
         exported(ViTConfig(**SIZES, **options), to, tmp_path)
-    assert not (tmp_path / f"out{FORMATS[to]}").exists()
+    assert not (tmp_path / f"out{FORMATS[to].suffix}").exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,40 +238,60 @@ def test_a_feature_that_a_format_does_not_express_is_refused_by_default(
 ) -> None:
     assert {name for name, _ in PLAIN} == set(FORMATS) - {"native"}
     state = build_model(ViTConfig(**options)).state_dict()
-    format_named(to).write(Newer(**options), state, NativeInfo())
+    FORMATS[to]().write(Newer(**options), state, NativeInfo())
     with pytest.raises(UserError, match=r"has no spiral=True; (try|keep it) --to"):
-        format_named(to).write(Newer(**options, spiral=True), state, NativeInfo())
+        FORMATS[to]().write(Newer(**options, spiral=True), state, NativeInfo())
+
+
+class Toy(Format):
+    """timm's names behind a prefix."""
+
+    suffix = ".toy"
+
+    def matches(self, file: WeightFile) -> bool:
+        return "toy/head.weight" in file.shapes
+
+    def recognise(self, file: WeightFile) -> Recognised:
+        names = [key.removeprefix("toy/") for key in file.shapes]
+        tensors, used = bound(file, [Rule(name, (f"toy/{name}",)) for name in names])
+        config = ViTConfig(**{**SIZES, **file.hints})
+        return Recognised(format="toy", config=config, tensors=tensors, used=used)
+
+    def write(self, config: ModelConfig, state: Any, info: NativeInfo) -> Export:
+        def save(target: Path) -> list[Path]:
+            torch.save({f"toy/{name}": tensor for name, tensor in state.items()}, target)
+            return [target]
+
+        return Export(save=save, notes=["for children"])
+
+    def refuse(self, file: WeightFile) -> UserError | None:
+        return UserError("a rattle is no model") if "rattle" in file.shapes else None
 
 
 def test_a_format_is_one_module_and_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prefix = "toy/"
-    toy: Any = ModuleType("vit.checkpoints.toy")
-    toy.matches = lambda file: f"{prefix}head.weight" in file.shapes
-
-    def recognise(file: WeightFile) -> Recognised:
-        names = [key.removeprefix(prefix) for key in file.shapes]
-        tensors, used = bound(file, [Rule(name, (prefix + name,)) for name in names])
-        config = ViTConfig(**{**SIZES, **file.hints})
-        return Recognised(format="toy", config=config, tensors=tensors, used=used)
-
-    def write(config: ModelConfig, state: Any, info: NativeInfo) -> Export:
-        def save(target: Path) -> list[Path]:
-            torch.save({prefix + name: tensor for name, tensor in state.items()}, target)
-            return [target]
-
-        return Export(save=save, notes=["for children"])
-
-    toy.recognise, toy.write = recognise, write
-    monkeypatch.setitem(sys.modules, "vit.checkpoints.toy", toy)
-    monkeypatch.setitem(FORMATS, "toy", ".toy")
+    toys: Any = ModuleType("toys")
+    toys.Toy = Toy
+    monkeypatch.setitem(sys.modules, "toys", toys)
+    monkeypatch.setitem(TABLES["formats"], "toy", "toys:Toy")
     model = native(ViTConfig(**SIZES), tmp_path / "a")
     assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b.toy"), "--to", "toy"]) == 0
     assert "note: for children" in capsys.readouterr().err
     again, report = load_pretrained(tmp_path / "b.toy")
     assert report.format == "toy"
     assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
+    torch.save({"rattle": torch.zeros(1)}, tmp_path / "rattle.toy")
+    with pytest.raises(UserError, match=r"rattle\.toy: a rattle is no model"):
+        load_pretrained(tmp_path / "rattle.toy")
+
+
+def test_the_help_says_what_each_format_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["--help"])
+    directories, _, files = capsys.readouterr().out.rstrip().rpartition("write a directory")
+    for name, each in FORMATS.items():
+        assert f"{name} a {each.suffix} file" in files if each.suffix else name in directories
 
 
 def test_other_arithmetic_is_said(tmp_path: Path) -> None:
@@ -386,7 +407,7 @@ def test_nothing_is_overwritten_without_the_option(
 ) -> None:
     kind = dict(CASES).get(to, TO_GOOGLE)["vit"]
     native(kind, tmp_path / "a")
-    target = tmp_path / ("out" + FORMATS[to])
+    target = tmp_path / ("out" + FORMATS[to].suffix)
     arguments = ["convert", str(tmp_path / "a"), str(target), "--to", to]
     assert main(arguments) == 0
     before = {path: path.read_bytes() for path in [target, *target.glob("*")] if path.is_file()}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from vit.checkpoints import layout as layouts
+from vit.checkpoints import facts
 from vit.checkpoints.pretrained import create_model, inspect_pretrained
 from vit.checkpoints.timm import families as timm_families
 from vit.errors import UserError
@@ -101,9 +101,9 @@ def one_case(families: ModuleType, model: str) -> Any:
 def test_another_number_of_heads_would_be_found(
     families: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(layouts.SIZES, "so400m", (1152, 18))
+    monkeypatch.setitem(facts.SIZES, "so400m", (1152, 18))
     case = one_case(families, "vit_base_patch16_siglip_gap_224")
-    monkeypatch.setitem(layouts.SIZES, "base", (768, 6))
+    monkeypatch.setitem(facts.SIZES, "base", (768, 6))
     [row] = families.measure(case, layouts=LAYOUTS[:1], moving=False)
     assert row.answer == "different"
 

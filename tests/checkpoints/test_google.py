@@ -12,7 +12,7 @@ import torch
 from tests.checkpoints import numpy_forward
 from tests.checkpoints.checkpoint_peers import assert_same
 from vit.checkpoints import google
-from vit.checkpoints.exporting import NativeInfo
+from vit.checkpoints.formats import NativeInfo
 from vit.checkpoints.pretrained import load_pretrained
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model
@@ -34,7 +34,7 @@ def weights_of(config: ViTConfig | ResNetConfig) -> Weights:
     """float32 values under which every entry matters, under the names that the equations read."""
     rng, weights = np.random.default_rng(3), {}
     with TemporaryDirectory() as folder:
-        export = google.write(config, build_model(config).state_dict(), NativeInfo())
+        export = google.Google().write(config, build_model(config).state_dict(), NativeInfo())
         [path] = export.save(Path(folder, "w.npz"))
         shapes = {key: value.shape for key, value in np.load(path).items()}
     for key, shape in shapes.items():

@@ -27,7 +27,6 @@ from tests.checkpoints.mirror import (
 )
 from vit.checkpoints import published
 from vit.checkpoints.convert import convert
-from vit.checkpoints.hub import fetch_published, published_path
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError
@@ -89,13 +88,13 @@ def test_host_size_and_licence_are_said_first(
     mirror: Mirror, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirror.put(CLASSIFIER)
-    fetch_published(row())
+    row().path()
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"{CLASSIFIER}: 127.0.0.1, ~23 MB, licence apache-2.0"
-    fetch_published(row())
+    row().path()
     assert capsys.readouterr().err == ""
     with pytest.raises(UserError, match="404"):
-        fetch_published(row("vit_b16.swag_ft_in1k"))
+        row("vit_b16.swag_ft_in1k").path()
     assert "347 MB, licence cc-by-nc-4.0, NOT FOR COMMERCIAL USE\n" in capsys.readouterr().err
 
 
@@ -110,7 +109,7 @@ def test_without_a_network_one_line_says_what_to_do(
         load_pretrained(CLASSIFIER)
     message = str(raised.value)
     assert f"`vit download {CLASSIFIER} --to DIR`" in message and "\n" not in message
-    assert f"put the file at {published_path(row())}" in message
+    assert f"put the file at {row().place()}" in message
 
 
 def test_a_published_digest_is_compared_by_its_first_digits(
@@ -119,13 +118,13 @@ def test_a_published_digest_is_compared_by_its_first_digits(
     content = mirror.put(CLASSIFIER)
     changed(monkeypatch, CLASSIFIER, sha256="00000000")
     with pytest.raises(UserError, match="does not have the SHA-256 00000000, but"):
-        fetch_published(row())
-    assert not published_path(row()).exists()
+        row().path()
+    assert not row().place().exists()
     changed(monkeypatch, CLASSIFIER, sha256=hashlib.sha256(content).hexdigest()[:8])
-    path = fetch_published(row())
+    path = row().path()
     path.write_bytes(content + b"x")
     with pytest.raises(UserError, match="SHA-256"):
-        fetch_published(row())
+        row().path()
 
 
 def test_another_model_under_that_name_is_refused(mirror: Mirror) -> None:
@@ -135,7 +134,7 @@ def test_another_model_under_that_name_is_refused(mirror: Mirror) -> None:
     mirror.put(IN21K, random_file(CLASSIFIER))  # the normalisation is the row's
     with pytest.raises(UserError, match=r"it has 1,000 outputs instead of 21,843"):
         load_pretrained(IN21K)
-    published_path(row(IN21K)).unlink()
+    row(IN21K).place().unlink()
     mirror.put(IN21K)
     with pytest.raises(UserError, match=r"published weights of vit_s16: vit_s16.augreg_in21k_ft"):
         load_pretrained(IN21K, "vit_s16")
@@ -190,7 +189,7 @@ def test_a_conversion_by_name_keeps_the_positions_of_the_file(
 ) -> None:
     mirror.put(BACKBONE)
     convert(BACKBONE, tmp_path / "name", "huggingface")
-    convert(fetch_published(row(BACKBONE)), tmp_path / "file", "huggingface")
+    convert(row(BACKBONE).path(), tmp_path / "file", "huggingface")
     described = json.loads((tmp_path / "name" / "config.json").read_text())
     assert described["image_size"] == 518
     one, other = (safetensors.torch.load_file(tmp_path / name / "model.safetensors")

@@ -223,6 +223,6 @@ def test_tensors_of_whole_numbers_are_no_weights(tmp_path: Path) -> None:
     model = saved(tmp_path)
     state = {name: tensor.long() for name, tensor in model.state_dict().items()}
     values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    native.write(TINY, state, native.NativeInfo(values["classes"])).save(tmp_path)
+    native.Native().write(TINY, state, native.NativeInfo(values["classes"])).save(tmp_path)
     with pytest.raises(UserError, match=r"is of type torch\.int64"):
         load_pretrained(tmp_path)

@@ -15,7 +15,6 @@ from torch.serialization import set_crc32_options
 from tests.models.small_models import filled
 from vit.checkpoints.class_names import imagenet_classes
 from vit.checkpoints.convert import convert
-from vit.checkpoints.formats import FORMATS
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model, load_pretrained
 from vit.checkpoints.report import LoadReport
@@ -23,7 +22,9 @@ from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model
 from vit.preprocessing import Preprocess
+from vit.tables import objects
 
+FORMATS = objects("formats")
 TINY = ViTConfig(
     image_size=32, patch_size=8, width=32, depth=2, mlp_dim=40, num_heads=4, num_classes=3
 )
@@ -68,7 +69,7 @@ def test_a_head_in_another_order_is_reordered(file: Path) -> None:
 def test_a_head_without_class_names_is_kept_by_number_alone(layout: str, tmp_path: Path) -> None:
     """Hugging Face's LABEL_0, LABEL_1 ... are no names."""
     model = filled(build_model(replace(TINY, activation="gelu")))
-    path = tmp_path / f"out{FORMATS.get(layout, '.pth')}"
+    path = tmp_path / f"out{FORMATS[layout].suffix if layout in FORMATS else '.pth'}"
     save_native(tmp_path / "native", model, classes=None, preprocess=None, extra={})
     if layout == "bare":
         torch.save({"model": model.state_dict()}, path)

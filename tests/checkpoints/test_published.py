@@ -12,8 +12,9 @@ from torch import nn
 from vit.checkpoints import published
 from vit.checkpoints.adapt import same_architecture
 from vit.checkpoints.class_names import imagenet21k_classes
+from vit.checkpoints.names import named
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.checkpoints.published import Published, find, named, pages, table
+from vit.checkpoints.published import Published, find, pages, table
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import ZOO, build_model, model_config

@@ -21,13 +21,14 @@ from torch.distributed.fsdp import fully_shard
 from tests.models.small_models import filled
 from tests.processes import together
 from vit.checkpoints.archives import DIGESTS, read_checkpoint
-from vit.checkpoints.exporting import NativeInfo
 from vit.checkpoints.files import open_weights
-from vit.checkpoints.native import save_native, write
+from vit.checkpoints.formats import NativeInfo
+from vit.checkpoints.native import Native, save_native
 from vit.checkpoints.sharded import read_sharded, save_sharded
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
+from vit.tables import TABLES
 from vit.writing import recover, remove_orphans
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -241,5 +242,16 @@ def test_a_model_directory_is_written_without_a_second_copy_in_memory(tmp_path: 
 
     model: Any = network(0)
     state: Any = {name: Sharded(tensor) for name, tensor in model.state_dict().items()}
-    write(model.config, state, NativeInfo()).save(tmp_path)
+    Native().write(model.config, state, NativeInfo()).save(tmp_path)
     assert len(gathered) == 2 * len(state) > 20 and most <= 2
+
+
+def test_a_folder_that_no_row_reads_is_refused(best: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows, reason in (
+        ({}, "is a folder of a kind that is not read here"),
+        ({"gone": "vit.gone:read"}, "vit.gone:read is not installed"),
+    ):
+        monkeypatch.setitem(TABLES, "folders", rows)
+        for reader in (read_checkpoint, open_weights):
+            with pytest.raises(UserError, match=reason):
+                reader(best)

@@ -16,6 +16,7 @@ from PIL import Image
 import vit as package
 from tests.command import Vit
 from vit.checkpoints import hub, publish
+from vit.checkpoints.names import record_of
 from vit.checkpoints.native import save_native
 from vit.data.trained_on import TrainedOn
 from vit.preprocessing import Preprocess
@@ -214,11 +215,11 @@ def test_the_record_goes_along_with_the_weights_and_readers_count_by_it(
     assert vit("convert", "runs/b", "native", "--to", "native").status == 0
     assert "trained_on" in publish._DESCRIPTIONS and "trained_on" in hub._DESCRIPTIONS
     for weights in ("runs/b", "runs/b/model", "runs/b/checkpoints/last.ckpt", "native"):
-        record = hub.record_of(weights)
+        record = record_of(weights)
         assert record is not None, weights
         assert len(TrainedOn.read(record).all) == learned
     assert vit("convert", "encoder", "native", "--to", "native", "--overwrite").status == 0
-    assert hub.record_of("native") is None  # of the model before
+    assert record_of("native") is None  # of the model before
     counted = "of 60 {} images were in the training of {}"
     for command, text in {
         ("test", "runs/b", "--data", "copy"): counted.format("test", "runs/b"),

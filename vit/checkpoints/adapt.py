@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vit.checkpoints.class_names import IMAGENET_CLASSES, imagenet_classes, imagenet_numbers
 from vit.checkpoints.layout import ModelConfig, Recognised
+from vit.checkpoints.names import class_names, head_rows
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError, shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
@@ -141,12 +141,8 @@ def _rows_by_name(names: Sequence[str] | None, wanted: Sequence[str], old: int) 
     counts = Counter(names or ())
     places = {name: row for row, name in enumerate(names or ()) if counts[name] == 1}
     rows = [places.get(name) for name in wanted]
-    if None in rows and (names is not None or old == IMAGENET_CLASSES):
-        # The same classes by other names: WordNet ids, torchvision's or WordNet's words.
-        numbers = list(range(old)) if names is None else imagenet_numbers(names)
-        if numbers is not None and (asked := imagenet_numbers(wanted)) is not None:
-            of_number = {number: row for row, number in enumerate(numbers)}
-            rows = [of_number.get(number) for number in asked]
+    if None in rows:  # the same classes may have other names there
+        rows = head_rows(names, old, wanted) or rows
     return rows
 
 
@@ -158,7 +154,7 @@ def _move_rows(
     how: str,
 ) -> None:
     """Gives the head these rows; zeros for None."""
-    old, names = recognised.config.num_classes, recognised.classes or []
+    old, names = recognised.config.num_classes, recognised.classes
     kept = [place for place, row in enumerate(rows) if row is not None]
     known = [row for row in rows if row is not None]
     report.head = f"rows of {len(kept):,} classes kept {how}"
@@ -177,7 +173,8 @@ def _move_rows(
             recognised.tensors[name] = _then(read, moved)
     assert classes is not None
     fresh = [name for name, row in zip(classes, rows, strict=True) if row is None]
-    gone = [(names or imagenet_classes())[row] for row in sorted({*range(old)} - {*known})]
+    names = names or class_names(old) or []
+    gone = [names[row] for row in sorted({*range(old)} - {*known})]
     thresholds = recognised.extra.get("thresholds")
     if fresh:
         report.reinitialised, report.kept = ["head"], kept

@@ -9,12 +9,13 @@ import hashlib
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from vit.errors import UserError
+from vit.tables import objects
 
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -22,6 +23,17 @@ DIGESTS = "digests.json"
 """Of a sharded checkpoint: file -> SHA-256; written last, so that a folder with it is whole."""
 
 _BLOCK = 1 << 20
+
+
+class FolderReader(Protocol):
+    """A row of the table `folders`."""
+
+    def __call__(
+        self, path: Path, device: str, *, like: nn.Module | None, training: bool
+    ) -> dict[str, Any] | None:
+        """Content of a folder that is whole, None for another kind of folder; arguments as of
+        `read_folder`."""
+        ...
 
 
 def check_archive(path: Path) -> None:
@@ -77,14 +89,27 @@ def read_checkpoint(
     check_archive(path)
     try:
         if path.is_dir():
-            from vit.checkpoints.sharded import read_sharded  # heavy
-
-            content = read_sharded(path, device, like=like, training=like is None)
+            content = read_folder(path, device, like=like, training=like is None)
         else:
             content = torch.load(path, map_location=device, weights_only=True)
         content["state_dict"].keys()
         content["global_step"] = int(content["global_step"])
+    except UserError:
+        raise
     except Exception as error:  # torch.load has no error type of its own for a broken file
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is damaged or no checkpoint ({reason[:100]})") from error
     return content
+
+
+def read_folder(
+    path: Path, device: str = "cpu", *, like: nn.Module | None = None, training: bool = True
+) -> dict[str, Any]:
+    """Content of a checkpoint that is a folder, by the first `FolderReader` that knows its kind.
+
+    `device`, `like`: as of `read_checkpoint`. `training`: False leaves out what a resume needs.
+    """
+    for read in objects("folders").values():
+        if (content := read(path, device, like=like, training=training)) is not None:
+            return content
+    raise UserError(f"{path} is a folder of a kind that is not read here")

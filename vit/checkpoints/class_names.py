@@ -1,49 +1,42 @@
-"""Names and thresholds of classes, in the order of a head's outputs; in the config.json of
-transformers, too; and published heads' names."""
+"""ImageNet's classes, in the order of published heads' outputs: names and WordNet ids."""
 
 import gzip
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from vit.errors import POSITIVE, SHARE, UserError, check_range, shorten
+from typing_extensions import override
+
+from vit.checkpoints.names import Names
 
 IMAGENET_CLASSES = 1000
 IMAGENET21K_CLASSES = 21_843
 """Outputs of Google's models of ImageNet-21k (other orders have 21,841 or 11,221)."""
-THRESHOLDS = "label_thresholds"
-"""Field of config.json with a threshold per class; transformers keeps it and does not use it."""
 
 
-def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -> None:
-    """UserError unless `classes` are distinct names, `num_classes` of them if that is given."""
-    if classes is None:
-        return
-    if not isinstance(classes, list | tuple) or not all(isinstance(n, str) for n in classes):
-        raise UserError(f"classes={shorten(classes)} is not a list of names")
-    if num_classes not in (None, len(classes)):
-        raise UserError(f"{len(classes)} class names for num_classes={num_classes}")
-    twice = [name for name, count in Counter(classes).items() if count > 1]
-    if twice:
-        raise UserError(f"classes has the name {shorten(twice[0])} twice; give each class one name")
+class ImageNet(Names):
+    """Row of the table `names`."""
 
+    @override
+    def classes(self, outputs: int) -> list[str] | None:
+        """ImageNet's, by the number of them."""
+        lists = {IMAGENET_CLASSES: imagenet_classes, IMAGENET21K_CLASSES: imagenet21k_classes}
+        return lists[outputs]() if outputs in lists else None
 
-def check_labels(extra: dict[str, Any], num_classes: int) -> None:
-    """UserError unless `multilabel` and `tree` are bools, `thresholds` a probability per class, and
-    `temperature` positive."""
-    for name in ("multilabel", "tree"):
-        if not isinstance(extra.get(name, False), bool):
-            raise UserError(f"{name}={shorten(extra[name])} is not true or false")
-    check_range("temperature", extra.get("temperature", 1.0), POSITIVE)
-    thresholds = extra.get("thresholds")
-    if thresholds is None:
-        return
-    if not isinstance(thresholds, list) or len(thresholds) != num_classes:
-        raise UserError(f"thresholds={shorten(thresholds)} is not a list of {num_classes} numbers")
-    for value in thresholds:
-        check_range("a threshold", value, SHARE)
+    @override
+    def head_rows(
+        self, names: Sequence[str] | None, outputs: int, wanted: Sequence[str]
+    ) -> list[int | None] | None:
+        """By WordNet ids, torchvision's names or WordNet's words; of 1000 outputs without names,
+        too."""
+        if names is None and outputs != IMAGENET_CLASSES:
+            return None
+        numbers = list(range(outputs)) if names is None else imagenet_numbers(names)
+        if numbers is None or (asked := imagenet_numbers(wanted)) is None:
+            return None
+        of_number = {number: row for row, number in enumerate(numbers)}
+        return [of_number.get(number) for number in asked]
 
 
 def imagenet_classes() -> list[str]:
@@ -94,49 +87,3 @@ def _listed(name: str) -> list[list[str]]:
     """WordNet id, names and words of each class in a list beside this file."""
     content = gzip.decompress(Path(__file__).with_name(f"{name}.txt.gz").read_bytes())
     return [line.split("\t") for line in content.decode().splitlines() if line[0] != "#"]
-
-
-def names_in(config: dict[str, Any], num_classes: int) -> list[str] | None:
-    """id2label in order; transformers' placeholders LABEL_0, LABEL_1 ... are no names."""
-    labels = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
-    if sorted(labels) != list(range(num_classes)) or not labels:
-        return None
-    names = [labels[i] for i in range(num_classes)]
-    return None if names == [f"LABEL_{i}" for i in range(num_classes)] else names
-
-
-def label_kind(config: dict[str, Any], num_classes: int) -> dict[str, Any]:
-    """`extra` of a model with several labels per image, and of a regression."""
-    kind = config.get("problem_type")
-    if kind == "regression":
-        return {"regression": True}
-    if kind != "multi_label_classification" and config.get(THRESHOLDS) is None:
-        return {}
-    extra = {"multilabel": True}
-    if config.get(THRESHOLDS) is not None:
-        extra["thresholds"] = config[THRESHOLDS]
-    check_labels(extra, num_classes)
-    return extra
-
-
-def unanswerable(num_classes: int, *, multilabel: bool, regression: bool = False) -> str:
-    """Why the outputs of a model tell no classes apart; "" where they do."""
-    if regression:
-        return "is a regression (problem_type), its outputs are numbers and no classes"
-    if num_classes == 1 and not multilabel:
-        return (
-            "has one output, which softmax makes 100 % for every image, unless its config.json "
-            "says problem_type: multi_label_classification"
-        )
-    return ""
-
-
-def labels(num_classes: int, classes: list[str] | None) -> dict[str, Any]:
-    """id2label and label2id, with transformers' placeholders without names."""
-    if not num_classes:
-        return {}
-    names = classes or [f"LABEL_{i}" for i in range(num_classes)]
-    return {
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }

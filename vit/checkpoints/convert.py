@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.exporting import NativeInfo, without_temperature
+from vit.checkpoints.exporting import without_temperature
 from vit.checkpoints.files import IN_DIRECTORY
-from vit.checkpoints.formats import FORMATS, format_named
-from vit.checkpoints.hub import TRAINED_ON, fetch, is_address, record_of
+from vit.checkpoints.formats import NativeInfo
+from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.names import TRAINED_ON, record_of
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError
+from vit.tables import objects
 from vit.writing import write_bytes
 
 
@@ -35,17 +37,18 @@ def convert(
     raw: bool = False,
     **options: Any,
 ) -> Conversion:
-    """Writes the model in `source` in a format of FORMATS; `options` as for `load_pretrained`.
+    """Writes the model in `source` in a format of the table; `options` as for `load_pretrained`.
 
     A temperature of the probabilities is kept in our format. The others have no word for it: the
     head is divided by it. `raw` leaves it out.
     UserError for a model that the library does not have, and for a destination of the wrong kind,
     a run, or one that holds a model, without `overwrite`.
     """
-    if to not in FORMATS:
-        raise UserError(f"format {to!r} is not one of {', '.join(FORMATS)}")
-    target, suffix = Path(destination), FORMATS[to]
-    files = {".safetensors", *filter(None, FORMATS.values())}
+    formats = objects("formats")
+    if to not in formats:
+        raise UserError(f"format {to!r} is not one of {', '.join(formats)}")
+    target, suffix = Path(destination), formats[to].suffix
+    files = {".safetensors", *(each.suffix for each in formats.values() if each.suffix)}
     if suffix and target.suffix != suffix:
         raise UserError(f"{to} wants one file: name it {target.with_suffix(suffix)}")
     if not suffix and (target.is_file() or target.suffix in files):
@@ -62,7 +65,7 @@ def convert(
     if to != "native" and "temperature" in extra:
         notes.append(f"the head is divided by the temperature {extra['temperature']:.3g}")
         state, info = without_temperature(state, info)
-    export = format_named(to).write(model.config, state, info)
+    export = formats[to]().write(model.config, state, info)
     written, notes = export.save(target), [*notes, *export.notes]
     if (record := record_of(source)) is not None:
         if suffix:

@@ -1,31 +1,20 @@
-"""Shared by the writers of all formats: their result, and the refusal of other models."""
+"""Writing in the formats of others: a directory, the refusal of other models, and notes."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from vit.checkpoints.adapt import HEAD
+from vit.checkpoints.formats import NativeInfo
 from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.writing import write_safetensors
 from vit.confidence import carried_over
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
 from vit.writing import atomic, write_json
-
-
-@dataclass(frozen=True)
-class NativeInfo:
-    """The description that is saved with a model's weights."""
-
-    classes: list[str] | None = None
-    """In the order of the logits."""
-    preprocess: dict[str, Any] | None = None
-    """`Preprocess.to_dict()`."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
 def without_temperature(
@@ -38,18 +27,6 @@ def without_temperature(
         extra["thresholds"] = carried_over(extra["thresholds"], temperature)
     heads = {name: t / temperature for name, t in state.items() if name.startswith(HEAD)}
     return {**state, **heads}, replace(info, extra=extra)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """A model in another format, complete in memory."""
-
-    save: Callable[[Path], list[Path]]
-    """Writes the file or directory; each file appears whole or not at all. Returns their paths."""
-    notes: list[str] = field(default_factory=list)
-    """Where the other library's arithmetic differs from the model's."""
-    multilabel: bool = False
-    """The format records that an image may have several labels."""
 
 
 def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, Any]]) -> Any:

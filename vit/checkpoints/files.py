@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit.checkpoints.archives import DIGESTS, check_archive
+from vit.checkpoints import lora
+from vit.checkpoints.archives import DIGESTS, check_archive, read_folder
 from vit.checkpoints.contents import flattened, model_in, unwrapped
-from vit.checkpoints.lora import merged_file
 from vit.errors import MESSAGE, UserError, shorten
 
 # Errors of reading a damaged zip archive or the header of an array in it.
@@ -81,7 +81,7 @@ def open_weights(
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
-        opener = partial(_open_sharded, asked) if path.is_dir() else openers[kind_of(path)]
+        opener = partial(_open_folder, asked) if path.is_dir() else openers[kind_of(path)]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     return replace(
@@ -245,11 +245,9 @@ def _load(path: Path, **options: Any) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, **options)
 
 
-def _open_sharded(asked: str | None, path: Path) -> WeightFile:
-    from vit.checkpoints.sharded import read_sharded  # heavy
-
+def _open_folder(asked: str | None, path: Path) -> WeightFile:
     check_archive(path)
-    return _from_state_dict(path, read_sharded(path, training=asked == "raw"))
+    return _from_state_dict(path, read_folder(path, training=asked == "raw"))
 
 
 def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
@@ -266,4 +264,21 @@ def _model_of(file: WeightFile, asked: str | None) -> WeightFile:
     prefix, average, left_out = model_in(file.path, file.shapes, asked)
     size = len(prefix)
     model = file.renamed(lambda key: key[size:] if key.startswith(prefix) else None)
-    return replace(merged_file(model), prefix=prefix, average=average, left_out=left_out)
+    return replace(_merged(model), prefix=prefix, average=average, left_out=left_out)
+
+
+def _merged(file: WeightFile) -> WeightFile:
+    """The file of a run with LoRA as that of its merged model; any other as it is."""
+    layers = {name.rpartition(".")[0] for name in file.shapes if lora.is_factor(name)}
+    if not layers:
+        return file
+
+    def read(name: str) -> Tensor:
+        layer, _, last = name.rpartition(".")
+        weight = file.read(name)
+        if last != "weight" or layer not in layers:
+            return weight
+        return lora.merged(weight, file.read(f"{layer}.{lora.A}"), file.read(f"{layer}.{lora.B}"))
+
+    shapes = {name: shape for name, shape in file.shapes.items() if not lora.is_factor(name)}
+    return replace(file, shapes=shapes, read=read)

@@ -1,44 +1,77 @@
-"""The formats that weights are read from and written in: one row and one module each.
+"""Formats that weights are read from and written in: rows of the table `formats`."""
 
-Light, so that the command line names them without torch.
-"""
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from torch import Tensor
 
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.errors import UserError, some_of
-
-if TYPE_CHECKING:
-    from vit.checkpoints.files import WeightFile
-    from vit.checkpoints.layout import Recognised
-
-FORMATS = {
-    "native": "",
-    "timm": "",
-    "torchvision": ".pth",
-    "huggingface": "",
-    "google": ".npz",
-}
-"""Name of a format, and of its module in this folder -> suffix of the file that it writes, "" for a
-directory. Files are compared in this order: ours first, since our names are also timm's.
-
-A module has three functions: `matches(file: WeightFile) -> bool`, whether the names of the tensors
-are this format's; `recognise(file: WeightFile) -> Recognised`; and `write(config: ModelConfig,
-state: Mapping[str, Tensor], info: NativeInfo) -> Export`. The last two raise UserError for a model
-that would not give the same logits."""
+from vit.tables import resolve, rows
 
 
-def format_named(name: str) -> Any:
-    """The module of a format in FORMATS."""
-    return import_module(f"{__package__}.{name}")
+@dataclass(frozen=True)
+class NativeInfo:
+    """The description that is saved with a model's weights."""
+
+    classes: list[str] | None = None
+    """In the order of the logits."""
+    preprocess: dict[str, Any] | None = None
+    """`Preprocess.to_dict()`."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
-def recognise(file: "WeightFile") -> "Recognised":
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A model in another format, complete in memory."""
+
+    save: Callable[[Path], list[Path]]
+    """Writes the file or directory; each file appears whole or not at all. Returns their paths."""
+    notes: list[str] = field(default_factory=list)
+    """Where the other library's arithmetic differs from the model's."""
+    multilabel: bool = False
+    """The format records that an image may have several labels."""
+
+
+class Format(ABC):
+    """Names and layout of the tensors in a project's files, and its descriptions beside them."""
+
+    suffix: ClassVar[str] = ""
+    """Of the file that `write` makes; "" for a directory."""
+
+    @abstractmethod
+    def matches(self, file: WeightFile) -> bool:
+        """Whether the names of the tensors are this format's, or a description says so."""
+
+    @abstractmethod
+    def recognise(self, file: WeightFile) -> Recognised:
+        """A file that matches as one of our models. UserError where it would give other logits."""
+
+    @abstractmethod
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        """A model in this format. UserError where no model of the project gives the same logits."""
+
+    def refuse(self, file: WeightFile) -> UserError | None:
+        """The error for a file that matches no format, where the project is known to make it."""
+        return None
+
+
+def formats() -> Iterator[Format]:
+    """Those of the table in its order, imported one by one."""
+    return (resolve(row)() for row in rows("formats").values())
+
+
+def recognise(file: WeightFile) -> Recognised:
     """The file as its format understands it."""
     try:
-        for source in map(format_named, FORMATS):
-            if source.matches(file):
-                return source.recognise(file)
+        for format_ in formats():
+            if format_.matches(file):
+                return format_.recognise(file)
         raise _unknown(file)
     except UserError as error:
         if type(error) is UserError and str(file.path.parent) not in str(error):
@@ -57,17 +90,11 @@ def recognise(file: "WeightFile") -> "Recognised":
         ) from error
 
 
-def _unknown(file: "WeightFile") -> UserError:
-    """For keys that no format has; config.json may name the model."""
-    from vit.checkpoints.huggingface.reading import check_family
-    from vit.checkpoints.refusals import refused
-    from vit.checkpoints.timm.families import architecture_of
-
-    architecture = architecture_of(file)
-    if architecture is not None:
-        return refused("timm", architecture)
-    check_family(file)
-    return UserError(
+def _unknown(file: WeightFile) -> UserError:
+    """For keys that no format has; a format may know the model."""
+    errors = (format_.refuse(file) for format_ in formats())
+    nothing = UserError(
         f"{file.path} holds no model that is known here; it has {len(file.shapes)} tensors such as "
         f"{some_of(sorted(file.shapes), 4, ' ')}"
     )
+    return next(filter(None, errors), nothing)

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
+from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed
+from vit.checkpoints.facts import grid_of, patch_size_of
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.layout import (
     HWIO,
     TRANSPOSED,
@@ -27,8 +30,6 @@ from vit.checkpoints.layout import (
     Rule,
     bound,
     exported,
-    grid_of,
-    patch_size_of,
 )
 from vit.checkpoints.preprocessing import squashed
 from vit.errors import UserError
@@ -54,18 +55,61 @@ def _canonical(key: str) -> str:
     return f"MAPHead_0/{key}" if _OLD_MAP.match(key) else key
 
 
-def matches(file: WeightFile) -> bool:
-    names = {_canonical(key) for key in file.shapes}
-    return "embedding/kernel" in names or _BIT_ROOT in names
+class Google(Format):
+    """Row of the table `formats`."""
 
+    suffix = ".npz"
 
-def recognise(file: WeightFile) -> Recognised:
-    """A Google file as one of our models, with the arithmetic of Google's code."""
-    named = file.renamed(_canonical)
-    original = {_canonical(key): key for key in file.shapes}
-    recognised = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
-    recognised.used = {original[key] for key in recognised.used}
-    return recognised
+    @override
+    def matches(self, file: WeightFile) -> bool:
+        names = {_canonical(key) for key in file.shapes}
+        return "embedding/kernel" in names or _BIT_ROOT in names
+
+    @override
+    def recognise(self, file: WeightFile) -> Recognised:
+        """A Google file as one of our models, with the arithmetic of Google's code."""
+        named = file.renamed(_canonical)
+        original = {_canonical(key): key for key in file.shapes}
+        recognised = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
+        recognised.used = {original[key] for key in recognised.used}
+        return recognised
+
+    @override
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        """One .npz file as Google's releases are. UserError where its code has no such model."""
+        if isinstance(config, ResNetConfig):
+            rules = _bit_rules(config.depths)
+            notes = arithmetic_notes("Google", config, ws_mode="google_bit")
+        else:
+            check_expressed(
+                "Google's ViT",
+                config,
+                "try --to timm",
+                pool=("cls", "map") if config.class_token else ("gap", "map"),
+                class_token=ANY,
+                pos_embed=("learned", "sincos2d"),
+                pos_embed_class_slot=ANY,
+                representation_size=ANY,
+                activation=("gelu", "gelu_tanh"),
+                stem_depths=ANY,
+            )
+            root = config.class_token and not config.pos_embed_class_slot
+            positions = [_ROOT_POSITIONS if root else _INPUT_POSITIONS]
+            rules = _vit_rules(
+                config, positions if config.pos_embed == "learned" else [], _LAYER, _PARTS
+            )
+            theirs = {"ws_mode": "google_hybrid", "activation": "gelu_tanh", "layer_norm_eps": 1e-6}
+            notes = arithmetic_notes("Google", config, **theirs)
+        tensors = exported(state, rules)
+
+        def save(target: Path) -> list[Path]:
+            import numpy as np  # the format is numpy's
+
+            with atomic(target) as temporary, temporary.open("wb") as stream:
+                np.savez(stream, allow_pickle=False, **{k: t.numpy() for k, t in tensors.items()})
+            return [target]
+
+        return Export(save=save, notes=notes)
 
 
 def _recognise_vit(file: WeightFile) -> Recognised:
@@ -182,43 +226,6 @@ def _recognise_bit(file: WeightFile) -> Recognised:
         used=used,
         preprocess=squashed(config.size),
     )
-
-
-def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-    """One .npz file as Google's releases are. UserError where Google's code has no such model."""
-    if isinstance(config, ResNetConfig):
-        rules = _bit_rules(config.depths)
-        notes = arithmetic_notes("Google", config, ws_mode="google_bit")
-    else:
-        check_expressed(
-            "Google's ViT",
-            config,
-            "try --to timm",
-            pool=("cls", "map") if config.class_token else ("gap", "map"),
-            class_token=ANY,
-            pos_embed=("learned", "sincos2d"),
-            pos_embed_class_slot=ANY,
-            representation_size=ANY,
-            activation=("gelu", "gelu_tanh"),
-            stem_depths=ANY,
-        )
-        root = config.class_token and not config.pos_embed_class_slot
-        positions = [_ROOT_POSITIONS if root else _INPUT_POSITIONS]
-        rules = _vit_rules(
-            config, positions if config.pos_embed == "learned" else [], _LAYER, _PARTS
-        )
-        theirs = {"ws_mode": "google_hybrid", "activation": "gelu_tanh", "layer_norm_eps": 1e-6}
-        notes = arithmetic_notes("Google", config, **theirs)
-    tensors = exported(state, rules)
-
-    def save(target: Path) -> list[Path]:
-        import numpy as np  # the format is numpy's
-
-        with atomic(target) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **{k: t.numpy() for k, t in tensors.items()})
-        return [target]
-
-    return Export(save=save, notes=notes)
 
 
 def _vit_rules(

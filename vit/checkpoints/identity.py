@@ -6,8 +6,8 @@ from pathlib import Path
 
 from vit.checkpoints.archives import DIGESTS, digest_of
 from vit.checkpoints.files import find_weights, kind_of, open_weights, read_json
-from vit.checkpoints.hub import locate
-from vit.checkpoints.native import FORMAT, recognise
+from vit.checkpoints.names import locate
+from vit.checkpoints.native import FORMAT, Native
 
 IN_FORCE = ("multilabel", "thresholds", "temperature")
 
@@ -24,7 +24,7 @@ def identity(path: str | Path) -> str:
         return digest_of(file / DIGESTS)[:16]
     opened = open_weights(file) if kind_of(file) == "safetensors" else None
     if opened is not None and FORMAT in opened.header:
-        info = recognise(opened)
+        info = Native().recognise(opened)
         digest = json.loads(opened.header[FORMAT])["sha256"]
         facts = [digest, info.classes, info.preprocess, *map(info.extra.get, IN_FORCE)]
     else:

@@ -5,14 +5,8 @@ is the rank, in the paper's terms).
 Shapes: g blocks of rows (3 or 1), r rank, d inputs, k outputs of a block.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from vit.checkpoints.files import WeightFile
 
 A, B = "lora_a", "lora_b"
 """Last parts of the names of the factors: A `g r d` and B `g k r`, beside the layer's weight."""
@@ -28,20 +22,3 @@ def merged(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
     dtype = torch.promote_types(weight.dtype, torch.float32)
     update = (b.to(dtype) @ a.to(dtype)).flatten(0, 1)
     return (weight.to(dtype) + update).to(weight.dtype)
-
-
-def merged_file(file: "WeightFile") -> "WeightFile":
-    """The file of a run with LoRA as that of its merged model; any other as it is."""
-    layers = {name.rpartition(".")[0] for name in file.shapes if is_factor(name)}
-    if not layers:
-        return file
-
-    def read(name: str) -> Tensor:
-        layer, _, last = name.rpartition(".")
-        weight = file.read(name)
-        if last != "weight" or layer not in layers:
-            return weight
-        return merged(weight, file.read(f"{layer}.{A}"), file.read(f"{layer}.{B}"))
-
-    shapes = {name: shape for name, shape in file.shapes.items() if not is_factor(name)}
-    return replace(file, shapes=shapes, read=read)

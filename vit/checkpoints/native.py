@@ -15,10 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from torch import Tensor, nn
+from typing_extensions import override
 
-from vit.checkpoints.class_names import check_labels, check_names
-from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
+from vit.checkpoints.formats import Export, Format, NativeInfo
+from vit.checkpoints.heads import check_labels, check_names
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.writing import fingerprint, is_sharded, write_safetensors
 from vit.console import is_first_process
@@ -57,69 +58,73 @@ def save_native(
     """
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     info = NativeInfo(classes, preprocess, extra)
-    write(config, model.state_dict(), info).save(Path(directory))
+    Native().write(config, model.state_dict(), info).save(Path(directory))
 
 
-def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-    """A model directory of this package."""
-    check_names(info.classes, config.num_classes)
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "model": config.to_dict(),
-        "classes": info.classes,
-        "preprocess": info.preprocess,
-        "extra": without_local_paths(info.extra),
-        "sha256": fingerprint(state),
-    }
-    # One line in the header, indented in config.json.
-    compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
-    digest = hashlib.sha256(compact.encode()).hexdigest()
-    metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
+class Native(Format):
+    """Row of the table `formats`."""
 
-    def save(directory: Path) -> list[Path]:
-        if any(map(is_sharded, state.values())) and not is_first_process():
-            write_safetensors(Path(os.devnull), state, metadata)  # takes part in gathering
-            return []
-        with atomic(directory / WEIGHTS) as temporary:
-            write_safetensors(temporary, state, metadata)
-        write_json(directory / "config.json", description)
-        return [directory / WEIGHTS, directory / "config.json"]
+    @override
+    def matches(self, file: WeightFile) -> bool:
+        """True for a file that this package saved, by its description."""
+        return FORMAT in file.header or file.config.get("format") == FORMAT or file.vit is not None
 
-    return Export(save=save, multilabel=True)
+    @override
+    def recognise(self, file: WeightFile) -> Recognised:
+        """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
+        if file.vit is not None:
+            values, path, notes = {"model": file.vit.get("config"), **file.vit}, file.path, []
+            label = OURS[1]
+        else:
+            (values, path, notes), label = _description(file), OURS[0]
+        config, info = _checked(values, path)
+        if file.vit is not None and config.num_classes:
+            info.extra.update(_measured(file, notes))
+        ended = info.extra.get("checkpoint")
+        recorded = (ended if isinstance(ended, dict) else values).get("weights")
+        tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
+        digest = values.get("sha256")
+        return Recognised(
+            format=label,
+            config=config,
+            tensors=tensors,
+            used=used,
+            classes=info.classes,
+            preprocess=info.preprocess,
+            notes=notes,
+            extra=info.extra,
+            average=recorded == "ema" and not file.prefix.startswith("current_model_state"),
+            check=lambda: None if digest is None else _verify(file, digest),
+        )
 
+    @override
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        """A model directory of this package."""
+        check_names(info.classes, config.num_classes)
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": config.to_dict(),
+            "classes": info.classes,
+            "preprocess": info.preprocess,
+            "extra": without_local_paths(info.extra),
+            "sha256": fingerprint(state),
+        }
+        # One line in the header, indented in config.json.
+        compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
+        digest = hashlib.sha256(compact.encode()).hexdigest()
+        metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
 
-def matches(file: WeightFile) -> bool:
-    """True for a file that this package saved, by its description."""
-    return FORMAT in file.header or file.config.get("format") == FORMAT or file.vit is not None
+        def save(directory: Path) -> list[Path]:
+            if any(map(is_sharded, state.values())) and not is_first_process():
+                write_safetensors(Path(os.devnull), state, metadata)  # takes part in gathering
+                return []
+            with atomic(directory / WEIGHTS) as temporary:
+                write_safetensors(temporary, state, metadata)
+            write_json(directory / "config.json", description)
+            return [directory / WEIGHTS, directory / "config.json"]
 
-
-def recognise(file: WeightFile) -> Recognised:
-    """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
-    if file.vit is not None:
-        values, path, notes = {"model": file.vit.get("config"), **file.vit}, file.path, []
-        label = OURS[1]
-    else:
-        (values, path, notes), label = _description(file), OURS[0]
-    config, info = _checked(values, path)
-    if file.vit is not None and config.num_classes:
-        info.extra.update(_measured(file, notes))
-    ended = info.extra.get("checkpoint")
-    recorded = (ended if isinstance(ended, dict) else values).get("weights")
-    tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
-    digest = values.get("sha256")
-    return Recognised(
-        format=label,
-        config=config,
-        tensors=tensors,
-        used=used,
-        classes=info.classes,
-        preprocess=info.preprocess,
-        notes=notes,
-        extra=info.extra,
-        average=recorded == "ema" and not file.prefix.startswith("current_model_state"),
-        check=lambda: None if digest is None else _verify(file, digest),
-    )
+        return Export(save=save, multilabel=True)
 
 
 def _measured(file: WeightFile, notes: list[str]) -> dict[str, Any]:

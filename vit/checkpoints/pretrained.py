@@ -9,23 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vit.checkpoints import published
+from vit.checkpoints import names
 from vit.checkpoints.adapt import HEAD, HeadRows, adapt, same_architecture
 from vit.checkpoints.building import filled
-from vit.checkpoints.class_names import (
-    IMAGENET21K_CLASSES,
-    IMAGENET_CLASSES,
-    check_names,
-    imagenet21k_classes,
-    imagenet_classes,
-    unanswerable,
-)
 from vit.checkpoints.contents import KINDS
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.formats import recognise
-from vit.checkpoints.hub import locate
+from vit.checkpoints.heads import check_names, unanswerable
 from vit.checkpoints.layout import ModelConfig, Recognised
-from vit.checkpoints.published import Published
+from vit.checkpoints.names import NamedWeights
 from vit.checkpoints.report import LoadReport, print_report
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -95,24 +87,24 @@ def _published(
                 "pretrained=True means the published weights of a model's name; give one, such as "
                 "create_model('vit_s16', pretrained=True), or a file, a directory or an address"
             )
-        row = published.find(name)
+        row = names.find(name)
         return row.architecture, row.name
     if isinstance(name, str) and not pretrained:
         _check_name(name)
     # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
-    if isinstance(name, str) and published.means_weights(name):
-        row = published.find(name)
+    if isinstance(name, str) and names.means_weights(name):
+        row = names.find(name)
         return row.architecture, (row.name if pretrained is None else pretrained or None)
     return name, pretrained or (None if pretrained is False else pretrained)
 
 
 def _check_name(name: str) -> None:
     """UserError for a path, and for another package's name without its weights."""
-    if published.architecture_of(name) is not None:
+    if names.architecture_of(name) is not None:
         return
     if Path(name).expanduser().exists():
         raise UserError(f"{name} is a path: create_model(pretrained={name!r}) loads it")
-    row = None if published.means_weights(name) else published.exact(name)
+    row = None if names.means_weights(name) else names.exact(name)
     if row is not None:
         raise UserError(
             f"{name!r} is the name of weights: create_model({name!r}, pretrained=True) loads them; "
@@ -217,12 +209,12 @@ def _open(
     pretrained: str | Path,
     image_size: int | tuple[int, int] | None,
     overrides: dict[str, Any],
-) -> tuple[Recognised, Published | None]:
+) -> tuple[Recognised, NamedWeights | None]:
     """The file of a name, an address or a path; with the row of published weights for a name."""
     hints = dict(overrides)
     if image_size is not None:
         hints["image_size"] = as_size(image_size)
-    path, row = locate(pretrained)
+    path, row = names.locate(pretrained)
     if row is not None:
         hints = row.facts | hints
     asked = hints.pop("weights", None)
@@ -253,9 +245,8 @@ def _check_architecture(recognised: Recognised, name: str, source: str | Path) -
     """UserError for another architecture; names the weights of this one."""
     differing = same_architecture(recognised.config, model_config(name))
     if differing:
-        rows = published.table().values()
-        names = [row.name for row in rows if row.architecture == name]
-        hint = f"; published weights of {name}: {', '.join(names)}" if names else ""
+        weights = [each for entry in names.entries() for each in entry.of(name)]
+        hint = f"; published weights of {name}: {', '.join(weights)}" if weights else ""
         raise UserError(f"{source} is not a {name}: it has {', '.join(differing)}{hint}")
 
 
@@ -264,5 +255,4 @@ def _class_names(recognised: Recognised, target: ModelConfig) -> list[str] | Non
         return recognised.classes
     if recognised.config.num_classes != target.num_classes or recognised.classes is not None:
         return None
-    names = {IMAGENET_CLASSES: imagenet_classes, IMAGENET21K_CLASSES: imagenet21k_classes}
-    return names[target.num_classes]() if target.num_classes in names else None
+    return names.class_names(target.num_classes)

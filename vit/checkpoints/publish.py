@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from vit.checkpoints.files import read_json
-from vit.checkpoints.hub import TRAINED_ON
+from vit.checkpoints.names import TRAINED_ON
 from vit.checkpoints.native import WEIGHTS
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.errors import UserError, needed, some_of

@@ -7,31 +7,34 @@ tests/checkpoints/test_published.py derives both again.
 """
 
 import json
-import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from typing_extensions import override
+
+from vit.cache import cache_directory
+from vit.checkpoints.download import offline, say
+from vit.checkpoints.hub import download_weights, url_of
+from vit.checkpoints.names import HUB_PREFIX, NamedWeights, Names, architecture_of
 from vit.checkpoints.refusals import reason
 from vit.errors import UserError, did_you_mean, did_you_mean_beside, shorten
 from vit.models.config import ViTConfig
-from vit.models.zoo import canonical_name, model_config
+from vit.models.zoo import model_config
 
-_HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
 _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
-# A name has at most the hub's one slash, and does not end like a file.
-_NAME = re.compile(r"^([A-Za-z][\w-]*/)?[A-Za-z][\w-]*(\.\w+)?$")
-_FILE = re.compile(r"\.(safetensors|npz|ckpt|pth?|pt|bin|json|gz|zip)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class Published(NamedWeights):
     """One row of the table. The fields that end in `source`, and `images`, are keys of `pages`."""
 
     name: str
-    """NAME.TAG; NAME is an architecture of `vit models`."""
+    """NAME.TAG."""
     address: str
     format: str
     """google, timm or torchvision."""
@@ -41,7 +44,6 @@ class Published:
     licence: str
     """SPDX identifier, in lower case."""
     outputs: int
-    """Classes of the head; 0 without one, or with one of zeros."""
     image_size: int
     """Side of the images, in pixels, for which the accuracy is published."""
     crop_fraction: float
@@ -67,6 +69,7 @@ class Published:
     """Hugging Face's repository of the same weights."""
 
     @property
+    @override
     def architecture(self) -> str:
         """The name without the tag."""
         return self.name.partition(".")[0]
@@ -87,6 +90,7 @@ class Published:
         return self.licence
 
     @property
+    @override
     def facts(self) -> dict[str, Any]:
         """Fields of the configuration that its file does not record."""
         config = model_config(self.architecture)
@@ -95,6 +99,7 @@ class Published:
         return {"rotary": config.rotary, "num_heads": config.num_heads}
 
     @property
+    @override
     def size(self) -> tuple[int, int]:
         """(height, width) of the images."""
         return self.image_size, self.image_size
@@ -106,6 +111,7 @@ class Published:
         text = f"{number / 1e3:.1f} GB" if number >= 1000 else f"{number:.0f} MB"
         return f"~{text}" if self.estimated else text
 
+    @override
     def preprocess(self) -> dict[str, Any]:
         """`Preprocess.to_dict()`."""
         from vit.checkpoints.preprocessing import timms_fraction  # torch: not to print the table
@@ -123,6 +129,63 @@ class Published:
                 "std": self.std,
             }
         ).to_dict()
+
+    def place(self, folder: Path | None = None) -> Path:
+        """Where its file is kept. `folder`: by default `vit.cache.cache_directory()`."""
+        file_name = self.address.rpartition("/")[2]
+        return (folder or cache_directory()) / "weights" / self.name / file_name
+
+    @override
+    def path(self, folder: Path | None = None) -> Path:
+        """The local file, downloaded if it is not in `folder` yet, a cache as for `place`.
+
+        Prints host, size and licence before a download.
+        """
+        target, url = self.place(folder), url_of(self.address)
+        if not target.is_file() and not offline():
+            say(f"{self.name}: {urlsplit(url).hostname}, {self.amount}, licence {self.terms}")
+        remedy = (
+            f"on a machine with a network run `vit download {self.name} --to DIR`, and copy what "
+            f"is in DIR to {folder or cache_directory()}; or put the file at {target}"
+        )
+        return download_weights(
+            self.address, name=self.name, target=target, sha256=self.sha256 or "", remedy=remedy
+        )
+
+
+class PublishedNames(Names):
+    """Row of the table `names`."""
+
+    @override
+    def find(self, word: str) -> Published | None:
+        """The row of a name in full, in anybody's spelling."""
+        return exact(word)
+
+    @override
+    def unknown(self, word: str) -> UserError | None:
+        """The error for a word that names no weights, with the nearest names."""
+        return _unknown(word)
+
+    @override
+    def of(self, architecture: str) -> list[str]:
+        """Names of the weights of an architecture."""
+        return [row.name for row in table().values() if row.architecture == architecture]
+
+    @override
+    def print_list(self, pattern: str, licence: str | None, *, as_json: bool) -> None:
+        """The table, or a list of objects. UserError for a licence that no row has."""
+        licences = {row.licence for row in table().values()}
+        wanted = licence and licence.lower()
+        if wanted is not None and wanted not in licences:
+            raise UserError(
+                f"--licence {licence} has no weights; choose {' | '.join(sorted(licences))}"
+            )
+        rows = [
+            row
+            for name, row in table().items()
+            if fnmatchcase(name, pattern) and wanted in (None, row.licence)
+        ]
+        print(_objects(rows) if as_json else _lines(rows))
 
 
 @lru_cache(maxsize=1)
@@ -151,20 +214,38 @@ def _file() -> dict[str, dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def exact(text: str) -> Published | None:
+    """The row of a name in full, in anybody's spelling; None without one."""
+    bare = HUB_PREFIX.sub("", text)
+    theirs = _their_names().get(bare.removeprefix("timm/"))
+    if theirs is not None:
+        return table()[theirs]
+    name, dot, tag = bare.partition(".")
+    ours = architecture_of(name)
+    if ours is None or dot:
+        return table().get(f"{ours}.{tag.lower()}")
+    return next((row for row in table().values() if row.architecture == ours), None)
+
+
 def find(text: str) -> Published:
     """The row of a name: NAME.TAG, NAME alone (its default tag), timm's or the hub's spelling."""
     row = exact(text)
-    if row is not None:
-        return row
+    if row is None:
+        raise _unknown(text)
+    return row
+
+
+def _unknown(text: str) -> UserError:
+    """For a word that names no weights, with the nearest names."""
     if part := reason(text):
-        raise UserError(f"{shorten(text)} has {part}, which is not supported here")
-    bare = _HUB_PREFIX.sub("", text)
+        return UserError(f"{shorten(text)} has {part}, which is not supported here")
+    bare = HUB_PREFIX.sub("", text)
     theirs = bare.removeprefix("timm/")
     if theirs in defaults():
         rows = [
             row.name for row in table().values() if (row.timm or "").partition(".")[0] == theirs
         ]
-        raise UserError(
+        return UserError(
             f"{theirs} means {defaults()[theirs]} in timm, which is not in the table; of this "
             f"architecture and image size there are {', '.join(rows)}"
         )
@@ -182,44 +263,7 @@ def find(text: str) -> Published:
         architectures = dict.fromkeys(row.architecture for row in table().values())
         hint = did_you_mean(bare, [*architectures, *table(), *_their_names()])
         hint = hint or did_you_mean_beside(text) or "; `vit models --weights` lists them"
-    raise UserError(f"no file or directory {text!r}, and no published weights of that name{hint}")
-
-
-def named(text: object) -> Published | None:
-    """The row that `text` means; None for an address, a path, or a file of that name."""
-    if not isinstance(text, str) or not text or "://" in text:
-        return None
-    if os.path.exists(os.path.expanduser(text)):
-        return None
-    row = exact(text)
-    could_be = _HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text))
-    return find(text) if row is None and could_be else row
-
-
-def means_weights(text: str) -> bool:
-    """True for a model's name that means weights too: with a tag, or a repository of the hub."""
-    return "." in text or ("/" in text and architecture_of(text) is None)
-
-
-def exact(text: str) -> Published | None:
-    """The row of a name in full, in anybody's spelling; None without one."""
-    bare = _HUB_PREFIX.sub("", text)
-    theirs = _their_names().get(bare.removeprefix("timm/"))
-    if theirs is not None:
-        return table()[theirs]
-    name, dot, tag = bare.partition(".")
-    ours = architecture_of(name)
-    if ours is None or dot:
-        return table().get(f"{ours}.{tag.lower()}")
-    return next((row for row in table().values() if row.architecture == ours), None)
-
-
-def architecture_of(name: str) -> str | None:
-    """Our name of an architecture; None for another text."""
-    try:
-        return canonical_name(name)
-    except UserError:
-        return None
+    return UserError(f"no file or directory {text!r}, and no published weights of that name{hint}")
 
 
 @lru_cache(maxsize=1)
@@ -232,3 +276,33 @@ def _their_names() -> dict[str, str]:
                 names.setdefault(theirs, row.name)
     bare = {name: names[weights] for name, weights in defaults().items() if weights in names}
     return names | bare
+
+
+def _objects(rows: list[Published]) -> str:
+    """JSON, with addresses of pages for their keys."""
+    links = pages()
+
+    def linked(value: Any) -> Any:
+        return links.get(value, value) if isinstance(value, str) else value
+
+    texts = [{key: linked(value) for key, value in asdict(row).items()} for row in rows]
+    return json.dumps(texts, indent=2)
+
+
+def _lines(rows: list[Published]) -> str:
+    lines = [
+        f"{'name':45} {'size':>8} {'outputs':>7} {'pixels':>6} {'top-1, %':>8}  "
+        f"{'licence':22} {'source'}"
+    ]
+    for row in rows:
+        top = "-" if row.accuracy is None else f"{row.accuracy:.1f}"
+        lines.append(
+            f"{row.name:45} {row.amount:>8} {row.outputs:7} {row.image_size:6} {top:>8}  "
+            f"{row.licence + ' (gated)' * row.gated:22} {row.source}"
+        )
+    lines.append(
+        "\ngated: the terms of the licence must be accepted first; a download shows where."
+        "\n~: from the number of parameters. top-1: on ImageNet; for models without outputs, of a "
+        "linear\nclassifier on their features. --json names the source of each value."
+    )
+    return "\n".join(lines)

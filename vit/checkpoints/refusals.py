@@ -49,9 +49,16 @@ def refused(owner: str, name: str) -> UserError:
     )
 
 
-def check_signs(path: object, keys: Iterable[str]) -> None:
-    """UserError if a tensor's name shows a part that our models do not have."""
+def sign_of_others(path: object, keys: Iterable[str]) -> UserError | None:
+    """The error if a tensor's name shows a part that our models do not have."""
     keys = list(keys)
     for sign, why in _SIGNS:
         if any(re.search(sign, key) for key in keys):
-            raise UserError(f"{path} has {why}, which is not supported here")
+            return UserError(f"{path} has {why}, which is not supported here")
+    return None
+
+
+def check_signs(path: object, keys: Iterable[str]) -> None:
+    """Raises the error of `sign_of_others`, if there is one."""
+    if (error := sign_of_others(path, keys)) is not None:
+        raise error

@@ -97,6 +97,15 @@ def read_sharded(
     return content
 
 
+def read_folder(
+    path: Path, device: str, *, like: nn.Module | None, training: bool
+) -> dict[str, Any] | None:
+    """Row of the table `folders`: `read_sharded`, for a folder that `save_sharded` wrote."""
+    if not (path / REST).is_file():
+        return None
+    return read_sharded(path, device, like=like, training=training)
+
+
 class _Writer(dcp.HuggingFaceStorageWriter):
     """Writes to a temporary folder; the first process completes it and gives it its name."""
 

@@ -7,20 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
+from typing_extensions import override
 
-from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
+from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed
+from vit.checkpoints.facts import count_layers, grid_of, heads_of_width
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import (
-    ModelConfig,
-    Recognised,
-    Rule,
-    bound,
-    count_layers,
-    exported,
-    grid_of,
-    heads_of_width,
-    layer,
-)
+from vit.checkpoints.formats import Export, Format, NativeInfo
+from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, exported, layer
 from vit.checkpoints.preprocessing import of_imagenet
 from vit.checkpoints.writing import write_torch
 from vit.errors import UserError
@@ -29,8 +22,79 @@ from vit.models.config import ViTConfig
 _LAYER = "encoder.layers.encoder_layer_"
 
 
-def matches(file: WeightFile) -> bool:
-    return "conv_proj.weight" in file.shapes and "encoder.pos_embedding" in file.shapes
+class Torchvision(Format):
+    """Row of the table `formats`."""
+
+    suffix = ".pth"
+
+    @override
+    def matches(self, file: WeightFile) -> bool:
+        return "conv_proj.weight" in file.shapes and "encoder.pos_embedding" in file.shapes
+
+    @override
+    def recognise(self, file: WeightFile) -> Recognised:
+        shapes = file.shapes
+        # Files of before torchvision 0.13 name the two layers.
+        old = f"{_LAYER}0.mlp.linear_1.weight" in shapes
+        mlp = ("mlp.linear_1", "mlp.linear_2") if old else ("mlp.0", "mlp.3")
+        depth = count_layers(shapes, _LAYER)
+        tensors, used = bound(file, _rules(depth, mlp))
+        width, in_channels, patch_size, _ = shapes["conv_proj.weight"]
+        entries = shapes["encoder.pos_embedding"][1]
+        grid, _ = grid_of(entries, [1], file.hints.get("image_size"), patch_size)
+        notes: list[str] = []
+        head, pre_logits = shapes.get("heads.head.weight"), shapes.get("heads.pre_logits.weight")
+        config = ViTConfig(
+            image_size=(grid[0] * patch_size, grid[1] * patch_size),
+            patch_size=patch_size,
+            in_channels=in_channels,
+            num_classes=head[0] if head else 0,
+            width=width,
+            depth=depth,
+            mlp_dim=shapes[f"{_LAYER}0.{mlp[0]}.weight"][0],
+            num_heads=file.hints.get("num_heads") or heads_of_width(file, width, notes),
+            pos_resize="bicubic_corners",
+            representation_size=pre_logits[0] if pre_logits else None,
+            activation="gelu",
+            layer_norm_eps=1e-6,
+        )
+        # Trained at 224 by torchvision's recipe; all larger ones are SWAG's, resized bicubically.
+        swag = config.size > (224, 224)
+        preprocess = of_imagenet(
+            config.size,
+            interpolation="bicubic" if swag else "bilinear",
+            crop_fraction=1.0 if swag else 0.875,
+        )
+        return Recognised(
+            format="torchvision",
+            config=config,
+            tensors=tensors,
+            used=used,
+            preprocess=preprocess,
+            notes=notes,
+        )
+
+    @override
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        """A state dict. UserError where torchvision has no such model."""
+        if not isinstance(config, ViTConfig):
+            raise UserError("torchvision has no BiT; try --to timm")
+        check_expressed(
+            "torchvision's ViT",
+            config,
+            "try --to timm",
+            image_size=[(config.size[0],) * 2],
+            activation=("gelu", "gelu_tanh"),
+            representation_size=ANY,
+        )
+        tensors = exported(state, _rules(config.depth, ("mlp.0", "mlp.3")))
+
+        def save(target: Path) -> list[Path]:
+            write_torch(target, tensors)
+            return [target]
+
+        notes = arithmetic_notes("torchvision", config, activation="gelu", layer_norm_eps=1e-6)
+        return Export(save=save, notes=notes)
 
 
 def _rules(depth: int, mlp: tuple[str, str]) -> list[Rule]:
@@ -56,68 +120,3 @@ def _rules(depth: int, mlp: tuple[str, str]) -> list[Rule]:
             qkv = f"{_LAYER}{i}.self_attention.in_proj_{part}"
             rules.append(Rule(f"blocks.{i}.attn.qkv.{part}", (qkv,)))
     return rules
-
-
-def recognise(file: WeightFile) -> Recognised:
-    shapes = file.shapes
-    # Files of before torchvision 0.13 name the two layers.
-    old = f"{_LAYER}0.mlp.linear_1.weight" in shapes
-    mlp = ("mlp.linear_1", "mlp.linear_2") if old else ("mlp.0", "mlp.3")
-    depth = count_layers(shapes, _LAYER)
-    tensors, used = bound(file, _rules(depth, mlp))
-    width, in_channels, patch_size, _ = shapes["conv_proj.weight"]
-    entries = shapes["encoder.pos_embedding"][1]
-    grid, _ = grid_of(entries, [1], file.hints.get("image_size"), patch_size)
-    notes: list[str] = []
-    head, pre_logits = shapes.get("heads.head.weight"), shapes.get("heads.pre_logits.weight")
-    config = ViTConfig(
-        image_size=(grid[0] * patch_size, grid[1] * patch_size),
-        patch_size=patch_size,
-        in_channels=in_channels,
-        num_classes=head[0] if head else 0,
-        width=width,
-        depth=depth,
-        mlp_dim=shapes[f"{_LAYER}0.{mlp[0]}.weight"][0],
-        num_heads=file.hints.get("num_heads") or heads_of_width(file, width, notes),
-        pos_resize="bicubic_corners",
-        representation_size=pre_logits[0] if pre_logits else None,
-        activation="gelu",
-        layer_norm_eps=1e-6,
-    )
-    # Trained at 224 by torchvision's recipe; all larger ones are SWAG's, resized bicubically.
-    swag = config.size > (224, 224)
-    preprocess = of_imagenet(
-        config.size,
-        interpolation="bicubic" if swag else "bilinear",
-        crop_fraction=1.0 if swag else 0.875,
-    )
-    return Recognised(
-        format="torchvision",
-        config=config,
-        tensors=tensors,
-        used=used,
-        preprocess=preprocess,
-        notes=notes,
-    )
-
-
-def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-    """A state dict. UserError where torchvision has no such model."""
-    if not isinstance(config, ViTConfig):
-        raise UserError("torchvision has no BiT; try --to timm")
-    check_expressed(
-        "torchvision's ViT",
-        config,
-        "try --to timm",
-        image_size=[(config.size[0],) * 2],
-        activation=("gelu", "gelu_tanh"),
-        representation_size=ANY,
-    )
-    tensors = exported(state, _rules(config.depth, ("mlp.0", "mlp.3")))
-
-    def save(target: Path) -> list[Path]:
-        write_torch(target, tensors)
-        return [target]
-
-    notes = arithmetic_notes("torchvision", config, activation="gelu", layer_norm_eps=1e-6)
-    return Export(save=save, notes=notes)

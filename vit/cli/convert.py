@@ -5,17 +5,18 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from vit.checkpoints.formats import FORMATS
 from vit.cli.arguments import OneLineParser
 from vit.console import note
 from vit.errors import UserError, did_you_mean
+from vit.tables import rows
 
 EPILOG = """\
 examples:
   vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
   vit convert runs/pets my_model --to huggingface     a run for transformers
   vit convert B_16.npz my_model --compare             largest difference of the logits
-"""
+
+native, timm and huggingface write a directory, torchvision a .pth file, google a .npz file."""
 
 
 def run(args: list[str]) -> int:
@@ -23,13 +24,13 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit convert",
         description="Converts weights between formats, or compares two files.",
-        epilog=f"{EPILOG}\n{_written()}",
+        epilog=EPILOG,
     )
     add = parser.add_argument
     add("source", help="weights: a run, a directory, a file, or a hub address")
     add("destination", help="where to write, or the second file to compare")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--to", choices=FORMATS, help="the library to write for")
+    action.add_argument("--to", choices=rows("formats"), help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
     add(
         "--set",
@@ -69,13 +70,6 @@ def run(args: list[str]) -> int:
         return _compare(given, options) if given.compare else _convert(given, options)
     except MissingFact as fact:
         raise UserError(f"{fact}, by --set or --image-size") from fact
-
-
-def _written() -> str:
-    """The help's line on files and directories."""
-    *names, last = (name for name, suffix in FORMATS.items() if not suffix)
-    files = "".join(f", {name} a {suffix} file" for name, suffix in FORMATS.items() if suffix)
-    return f"{', '.join(names)} and {last} write a directory{files}."
 
 
 def _fields(assignments: list[str]) -> dict[str, Any]:

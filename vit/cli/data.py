@@ -181,10 +181,9 @@ def _findings(pictures: "Pictures", options: Namespace) -> list["Finding"]:
 
 
 def _downloaded(name: str) -> bool:
-    from vit.checkpoints.hub import published_path
     from vit.checkpoints.published import find
 
-    return published_path(find(name)).is_file()
+    return find(name).place().is_file()
 
 
 def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) -> str:

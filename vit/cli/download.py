@@ -22,7 +22,6 @@ def run(args: list[str]) -> int:
     parser.add_argument("names", nargs="+", metavar="NAME", help="such as vit_s16.augreg_in21k")
     parser.add_argument("--to", metavar="DIR", help="the folder to fill (default: the cache)")
     options = parser.parse_args(args)
-    from vit.checkpoints.hub import fetch_published
     from vit.checkpoints.published import find
 
     rows = [find(name) for name in options.names]  # before the first download
@@ -30,5 +29,5 @@ def run(args: list[str]) -> int:
     if options.to is not None:
         folder = writable(Path(options.to).expanduser(), "--to")
     for row in rows:
-        print(fetch_published(row, folder))
+        print(row.path(folder))
     return 0

@@ -1,11 +1,8 @@
 """`vit models`: architectures and published weights by name."""
 
-import argparse
 import json
-from dataclasses import asdict
-from fnmatch import fnmatchcase
-from typing import Any
 
+from vit.checkpoints.names import entries
 from vit.cli.arguments import OneLineParser
 from vit.errors import UserError
 from vit.models.zoo import ZOO, list_models
@@ -30,7 +27,9 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     if options.weights:
-        return _weights(options)
+        for names in entries():
+            names.print_list(options.pattern, options.licence, as_json=options.json)
+        return 0
     if options.licence is not None:
         raise UserError("--licence needs --weights")
     models = {name: ZOO[name] for name in list_models(options.pattern)}
@@ -44,45 +43,4 @@ def run(args: list[str]) -> int:
     print(f"{'name':19} {'million parameters':>18}  source (1000 classes)")
     for name, model in models.items():
         print(f"{name:19} {model.num_params / 1e6:18.1f}  {model.source}")
-    return 0
-
-
-def _weights(options: argparse.Namespace) -> int:
-    from vit.checkpoints.published import pages, table
-
-    licences = {row.licence for row in table().values()}
-    wanted = options.licence and options.licence.lower()
-    if wanted is not None and wanted not in licences:
-        raise UserError(
-            f"--licence {options.licence} has no weights; choose {' | '.join(sorted(licences))}"
-        )
-    rows = [
-        row
-        for name, row in table().items()
-        if fnmatchcase(name, options.pattern) and wanted in (None, row.licence)
-    ]
-    if options.json:
-        links = pages()
-
-        def linked(value: Any) -> Any:
-            return links.get(value, value) if isinstance(value, str) else value
-
-        texts = [{key: linked(value) for key, value in asdict(row).items()} for row in rows]
-        print(json.dumps(texts, indent=2))
-        return 0
-    print(
-        f"{'name':45} {'size':>8} {'outputs':>7} {'pixels':>6} {'top-1, %':>8}  "
-        f"{'licence':22} {'source'}"
-    )
-    for row in rows:
-        top = "-" if row.accuracy is None else f"{row.accuracy:.1f}"
-        print(
-            f"{row.name:45} {row.amount:>8} {row.outputs:7} {row.image_size:6} {top:>8}  "
-            f"{row.licence + ' (gated)' * row.gated:22} {row.source}"
-        )
-    print(
-        "\ngated: the terms of the licence must be accepted first; a download shows where."
-        "\n~: from the number of parameters. top-1: on ImageNet; for models without outputs, of a "
-        "linear\nclassifier on their features. --json names the source of each value."
-    )
     return 0

@@ -9,8 +9,8 @@ from torch import nn
 from torchvision import models
 
 from vit.checkpoints.building import build_empty
+from vit.checkpoints.names import means_weights, named
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.checkpoints.published import means_weights, named
 from vit.compute.flops import Work, counted
 from vit.compute.memory import Activations, counted_activations
 from vit.errors import UserError, did_you_mean

@@ -4,8 +4,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints import published
+from vit.checkpoints.names import named
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.checkpoints.published import Published
 from vit.checkpoints.writing import fingerprint
 from vit.console import note
 from vit.errors import UserError
@@ -24,8 +25,8 @@ def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Descript
     if isinstance(model, str | Path):
         path = Path(model).expanduser()
         source = path.absolute().name if path.exists() else str(model)
-        row = published.named(model)
-        licence = None if row is None else row.licence
+        row = named(model)
+        licence = row.licence if isinstance(row, Published) else None
         model = _loaded(model)
     several: dict[str, Any] = {}
     if isinstance(model, Classifier):

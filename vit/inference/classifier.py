@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.checkpoints import published
 from vit.checkpoints.adapt import HEAD
-from vit.checkpoints.class_names import unanswerable
 from vit.checkpoints.files import find_weights
-from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.heads import unanswerable
 from vit.checkpoints.layout import MissingFact
+from vit.checkpoints.names import locate, named
 from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import carried_over, cut
 from vit.console import note
@@ -289,7 +288,7 @@ def load(
 
 
 def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
-    row = published.named(path)
+    row = named(path)
     if row is not None and not row.outputs:
         raise _without_classes(row.name)
     weights = row.name if row is not None else _local(path)
@@ -334,8 +333,6 @@ def _without_classes(path: str | Path, reason: str = "is an encoder without clas
 
 def _local(path: str | Path) -> Path:
     """The local directory or file of an address or a path."""
-    if is_address(path):
-        return Path(fetch(str(path)))
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("'' names no model; give a run, a directory, a file, a name or an address")
-    return Path(path).expanduser()
+    return Path(locate(path)[0]).expanduser()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit.checkpoints.hub import record_of
+from vit.checkpoints.names import record_of
 from vit.console import note
 from vit.data.sources import ImageSet, PathList
 from vit.data.trained_on import Known, TrainedOn

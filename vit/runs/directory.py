@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from lightning.pytorch import Trainer
 
 from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
-from vit.checkpoints.hub import TRAINED_ON
+from vit.checkpoints.names import TRAINED_ON
 from vit.console import is_first_process, note
 from vit.data.module import ImageData
 from vit.data.roots import root_name

@@ -8,7 +8,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
-from vit.checkpoints.hub import record_of
+from vit.checkpoints.names import record_of
 from vit.checkpoints.native import OURS
 from vit.console import note, say
 from vit.data.module import ImageData

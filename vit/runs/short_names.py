@@ -128,10 +128,10 @@ def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value:
     if value in ("", "null", "auto") or unlimited:
         return
     if option == "model.name":
-        from vit.checkpoints.published import exact, means_weights  # reads the table of weights
+        from vit.checkpoints.names import architecture_of, exact, means_weights
         from vit.models.zoo import canonical_name
 
-        if not means_weights(value) and exact(value) is None:
+        if not means_weights(value) and (architecture_of(value) or exact(value)) is None:
             canonical_name(value)
     elif option in NUMBERS:
         numbers = _normal(option, value)
@@ -179,12 +179,14 @@ def check_size(args: list[str]) -> None:
     weights = values.get("--model.pretrained", model.get("pretrained"))
     name = values.get("--model.name", weights or model.get("name"))
     if isinstance(name, str) and name != "null" and not model.get("architecture"):
-        from vit.checkpoints.published import architecture_of, named  # reads the table of weights
+        from vit.checkpoints.names import architecture_of, named
         from vit.models.zoo import model_config
 
-        row = named(name)
-        if name := row.architecture if row else architecture_of(name):
-            model_config(name, image_size=size)
+        architecture = architecture_of(name)
+        if architecture is None and (row := named(name)) is not None:
+            architecture = row.architecture
+        if architecture is not None:
+            model_config(architecture, image_size=size)
 
 
 def _mapping(values: dict[str, Any]) -> str:

@@ -3,39 +3,54 @@
 from collections.abc import Mapping
 
 from torch import Tensor
+from typing_extensions import override
 
-from vit.checkpoints.class_names import THRESHOLDS
-from vit.checkpoints.exporting import Export, NativeInfo, directory
+from vit.checkpoints.exporting import directory
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.huggingface import bit, reading, writing
+from vit.checkpoints.huggingface.labels import THRESHOLDS
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.preprocessing import rounding_note, to_huggingface
+from vit.errors import UserError
 from vit.models.config import ResNetConfig
 
 
-def matches(file: WeightFile) -> bool:
-    return reading.matches(file) or bit.matches(file)
+class HuggingFace(Format):
+    """Row of the table `formats`."""
 
+    @override
+    def matches(self, file: WeightFile) -> bool:
+        return reading.matches(file) or bit.matches(file)
 
-def recognise(file: WeightFile) -> Recognised:
-    reading.check_family(file)
-    return (reading if reading.matches(file) else bit).recognise(file)
+    @override
+    def recognise(self, file: WeightFile) -> Recognised:
+        if (error := reading.refusal(file)) is not None:
+            raise error
+        return (reading if reading.matches(file) else bit).recognise(file)
 
+    @override
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        """A directory for `from_pretrained`. UserError where the library has no such model."""
+        if isinstance(config, ResNetConfig):
+            tensors, values, notes = bit.write(config, state, info.classes)
+        else:
+            tensors, values, notes = writing.write(config, state, info.classes)
+        if info.extra.get("regression"):
+            values["problem_type"] = "regression"
+        if info.extra.get("multilabel"):
+            values["problem_type"] = "multi_label_classification"
+            if info.extra.get("thresholds") is not None:
+                values[THRESHOLDS] = info.extra["thresholds"]
+        files = {"config.json": values}
+        if info.preprocess is not None:
+            files["preprocessor_config.json"] = to_huggingface(
+                info.preprocess, values["model_type"]
+            )
+            notes += rounding_note("transformers", info.preprocess, "floor")
+        return Export(save=directory(tensors, files), notes=notes, multilabel=True)
 
-def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-    """A directory for `from_pretrained`. UserError where no model of the library is the same."""
-    if isinstance(config, ResNetConfig):
-        tensors, values, notes = bit.write(config, state, info.classes)
-    else:
-        tensors, values, notes = writing.write(config, state, info.classes)
-    if info.extra.get("regression"):
-        values["problem_type"] = "regression"
-    if info.extra.get("multilabel"):
-        values["problem_type"] = "multi_label_classification"
-        if info.extra.get("thresholds") is not None:
-            values[THRESHOLDS] = info.extra["thresholds"]
-    files = {"config.json": values}
-    if info.preprocess is not None:
-        files["preprocessor_config.json"] = to_huggingface(info.preprocess, values["model_type"])
-        notes += rounding_note("transformers", info.preprocess, "floor")
-    return Export(save=directory(tensors, files), notes=notes, multilabel=True)
+    @override
+    def refuse(self, file: WeightFile) -> UserError | None:
+        """For every family that config.json names, and for a tensor that none of ours has."""
+        return reading.refusal(file)

@@ -9,8 +9,9 @@ dinov3_vit}/modeling_*.py and conversion_mapping.py.
 
 from collections.abc import Iterable, Mapping
 
-from vit.checkpoints.class_names import label_kind, names_in
+from vit.checkpoints.facts import count_layers, fill_qkv_biases, grid_of, positions_into_token
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.huggingface.labels import label_kind, names_in
 from vit.checkpoints.layout import (
     HALVES,
     JOINED,
@@ -20,14 +21,10 @@ from vit.checkpoints.layout import (
     Recognised,
     Rule,
     bound,
-    count_layers,
-    fill_qkv_biases,
-    grid_of,
     layer,
-    positions_into_token,
 )
 from vit.checkpoints.preprocessing import from_huggingface, preparation
-from vit.checkpoints.refusals import check_signs, refused
+from vit.checkpoints.refusals import refused, sign_of_others
 from vit.errors import UserError
 from vit.models.config import Activation, PosResize, Rotary, ViTConfig
 from vit.models.fields import as_size
@@ -178,13 +175,12 @@ def recognise(file: WeightFile) -> Recognised:
     )
 
 
-def check_family(file: WeightFile) -> None:
-    """UserError for a model that is not known to give the same logits here."""
+def refusal(file: WeightFile) -> UserError | None:
+    """The error for a model that is not known to give the same logits here."""
     name = file.config.get("model_type")
     if name is None:
-        check_signs(file.path, file.shapes)
-    elif name not in (*_EPSILON, "bit"):
-        raise refused("Hugging Face", name)
+        return sign_of_others(file.path, file.shapes)
+    return None if name in (*_EPSILON, "bit") else refused("Hugging Face", name)
 
 
 def _stem(file: WeightFile, prefix: str) -> str:

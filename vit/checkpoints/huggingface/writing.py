@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.checkpoints.class_names import labels
 from vit.checkpoints.exporting import ANY, check_expressed
+from vit.checkpoints.huggingface.labels import labels
 from vit.checkpoints.huggingface.reading import (
     SPELLINGS,
     SPELLINGS_OF_DINOV3,

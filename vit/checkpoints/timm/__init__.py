@@ -1,6 +1,36 @@
 """timm's ViT, DeiT, DeiT-III, DINOv2, DINOv3, hybrids and BiT, read and written."""
 
-from vit.checkpoints.timm.reading import matches, recognise
-from vit.checkpoints.timm.writing import write
+from collections.abc import Mapping
 
-__all__ = ["matches", "recognise", "write"]
+from torch import Tensor
+from typing_extensions import override
+
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.formats import Export, Format, NativeInfo
+from vit.checkpoints.layout import ModelConfig, Recognised
+from vit.checkpoints.refusals import refused
+from vit.checkpoints.timm import reading, writing
+from vit.checkpoints.timm.families import architecture_of
+from vit.errors import UserError
+
+
+class Timm(Format):
+    """Row of the table `formats`."""
+
+    @override
+    def matches(self, file: WeightFile) -> bool:
+        return reading.matches(file)
+
+    @override
+    def recognise(self, file: WeightFile) -> Recognised:
+        return reading.recognise(file)
+
+    @override
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        return writing.write(config, state, info)
+
+    @override
+    def refuse(self, file: WeightFile) -> UserError | None:
+        """For every architecture that config.json names."""
+        architecture = architecture_of(file)
+        return None if architecture is None else refused("timm", architecture)

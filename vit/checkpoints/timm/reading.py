@@ -8,13 +8,7 @@ facebookresearch/deit and facebookresearch/dinov2 for the names their own files 
 import re
 from typing import Any, Literal
 
-from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import (
-    HALVES,
-    KEYLESS,
-    Recognised,
-    Rule,
-    bound,
+from vit.checkpoints.facts import (
     count_layers,
     fill_qkv_biases,
     grid_of,
@@ -22,6 +16,8 @@ from vit.checkpoints.layout import (
     patch_size_of,
     positions_into_token,
 )
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.layout import HALVES, KEYLESS, Recognised, Rule, bound
 from vit.checkpoints.preprocessing import from_timm, of_imagenet, preparation, squashed
 from vit.checkpoints.refusals import check_signs, refused
 from vit.checkpoints.timm import families

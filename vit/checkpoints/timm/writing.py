@@ -7,14 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.checkpoints.exporting import (
-    ANY,
-    Export,
-    NativeInfo,
-    arithmetic_notes,
-    check_expressed,
-    directory,
-)
+from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed, directory
+from vit.checkpoints.formats import Export, NativeInfo
 from vit.checkpoints.layout import ModelConfig, Rule, exported
 from vit.checkpoints.preprocessing import rounding_note, to_timm
 from vit.checkpoints.timm.families import ROTARY_FORM

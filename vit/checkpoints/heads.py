@@ -1,0 +1,48 @@
+"""Facts of a head's outputs: names and thresholds of classes, and where there are none."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from vit.errors import POSITIVE, SHARE, UserError, check_range, shorten
+
+
+def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -> None:
+    """UserError unless `classes` are distinct names, `num_classes` of them if that is given."""
+    if classes is None:
+        return
+    if not isinstance(classes, list | tuple) or not all(isinstance(n, str) for n in classes):
+        raise UserError(f"classes={shorten(classes)} is not a list of names")
+    if num_classes not in (None, len(classes)):
+        raise UserError(f"{len(classes)} class names for num_classes={num_classes}")
+    twice = [name for name, count in Counter(classes).items() if count > 1]
+    if twice:
+        raise UserError(f"classes has the name {shorten(twice[0])} twice; give each class one name")
+
+
+def check_labels(extra: dict[str, Any], num_classes: int) -> None:
+    """UserError unless `multilabel` and `tree` are bools, `thresholds` a probability per class, and
+    `temperature` positive."""
+    for name in ("multilabel", "tree"):
+        if not isinstance(extra.get(name, False), bool):
+            raise UserError(f"{name}={shorten(extra[name])} is not true or false")
+    check_range("temperature", extra.get("temperature", 1.0), POSITIVE)
+    thresholds = extra.get("thresholds")
+    if thresholds is None:
+        return
+    if not isinstance(thresholds, list) or len(thresholds) != num_classes:
+        raise UserError(f"thresholds={shorten(thresholds)} is not a list of {num_classes} numbers")
+    for value in thresholds:
+        check_range("a threshold", value, SHARE)
+
+
+def unanswerable(num_classes: int, *, multilabel: bool, regression: bool = False) -> str:
+    """Why the outputs of a model tell no classes apart; "" where they do."""
+    if regression:
+        return "is a regression (problem_type), its outputs are numbers and no classes"
+    if num_classes == 1 and not multilabel:
+        return (
+            "has one output, which softmax makes 100 % for every image, unless its config.json "
+            "says problem_type: multi_label_classification"
+        )
+    return ""
