@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier
 from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
-from vit.training.sharding import full, local
+from vit.training.parts import full, local
 
 STEPS, BATCH, CLASSES = 20, 16, 5
 SMALL = {"patch_size": 8, "width": 64, "depth": 4, "mlp_dim": 128, "num_heads": 4}

@@ -26,7 +26,7 @@ from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing
 from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
-from vit.training.sharding import full, local
+from vit.training.parts import full, local
 
 STEPS = 20
 # Large values of eps: rounding errors of gradients that are zero must not become steps.

@@ -14,7 +14,7 @@ from vit.inference.trust import Trust
 from vit.label_tree import LabelTree
 from vit.ranking import top_classes
 from vit.reports.predictions import Predictions
-from vit.training.callbacks.linear_probe import from_all_processes
+from vit.training.parts import from_all_processes
 
 TOP = 5
 COVERAGES = (0.8, 0.9, 0.95)

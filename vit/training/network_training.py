@@ -27,16 +27,15 @@ from vit.preprocessing import Preprocess
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
-from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.lightning_internals import is_logged
 from vit.training.losses import with_penalties
-from vit.training.metrics import EvaluationMetrics
+from vit.training.metrics import SplitMetrics
 from vit.training.optimizers.groups import param_groups
-from vit.training.patch_metrics import PatchMetrics
+from vit.training.parts import Dividing
+from vit.training.saving import averages
 from vit.training.schedules import Schedule
-from vit.training.sharding import ShardedStrategy, check_optimizer
 
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
 DECIDED = {
@@ -114,7 +113,7 @@ def build_network(
 
 
 Network = TypeVar("Network", bound=Model)
-Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
+Scores = TypeVar("Scores", bound=SplitMetrics)
 
 
 class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
@@ -190,7 +189,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def configure_model(self) -> None:
         strategy = self.trainer.strategy
-        sharded = isinstance(strategy, ShardedStrategy)
+        sharded = isinstance(strategy, Dividing)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             if strategy.root_device.type == "cpu":  # Triton brings its compiler
@@ -240,7 +239,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
         optimizer = self.make_optimizer()
-        check_optimizer(trainer, optimizer)
+        if isinstance(trainer.strategy, Dividing):
+            trainer.strategy.check_optimizer(optimizer)
         total, timer = step_budget(trainer), time_limit(trainer)
         if schedule.needs_budget and total is None and timer is None:
             raise UserError(
