@@ -23,12 +23,12 @@ from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.engines import open_engine
 from vit.inference.lineage import known_by, note_seen
 from vit.preprocessing import check_choice
-from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.files import CONFIG
 from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.options import PARSER, TASKS, Module
+from vit.runs.predictions import Predictions
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
 from vit.runs.trainer import (

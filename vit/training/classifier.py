@@ -21,7 +21,7 @@ from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.training.counted_data import counting_data, logits_of
 from vit.training.distillation import Teacher
-from vit.training.lora import add_lora
+from vit.training.lora import add_lora, merge_lora
 from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
@@ -221,6 +221,9 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         super()._compile()
         if self.loss.distillation is not None:
             self.forward_distilled = torch.compile(self.forward_distilled)
+
+    def merge(self) -> None:
+        merge_lora(self.model)
 
     def setup(self, stage: str) -> None:
         if stage != "fit":

@@ -175,6 +175,13 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """Pictures for the report; None without any."""
         return None
 
+    def headline(self, split: str, metrics: dict[str, float]) -> str:
+        """The main result on a split, where there are no predictions to count."""
+        return f"{split} loss  {metrics[f'{split}/loss']:.4f}"
+
+    def merge(self) -> None:
+        """Ends the training: adds what was trained beside the weights to them, in place."""
+
     def guards(self) -> list[Callback]:
         """Callbacks of every fit and evaluation."""
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]

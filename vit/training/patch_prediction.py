@@ -236,6 +236,12 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         corrupted = arrays["corrupted"][..., 0] > 0
         return {**arrays, "corrupted": corrupted, "caption": self.caption}
 
+    def headline(self, split: str, metrics: dict[str, float]) -> str:
+        from vit.reports.pretraining import pretraining_headline  # heavy: imports matplotlib
+
+        _, loss, note = pretraining_headline(split, metrics)
+        return f"{split} loss  {loss}\n{note}".rstrip()
+
     def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""
         return self(images, corruption), rows(self.targets(images), corruption.chosen)
