@@ -22,7 +22,12 @@ TABLES: dict[str, dict[str, str]] = {
     # Word after `vit` -> function of the other words, which returns the exit status.
     "commands": {},
     # Word of --task -> vit.training.network_training.NetworkTraining.
-    "tasks": {},
+    "tasks": {
+        "classification": "vit.training.classifier:ImageClassifier",
+        "masked_patches": "vit.training.masked_patches:MaskedPatchPrediction",
+        "mae": "vit.training.masked_autoencoder:MaskedAutoencoder",
+        "autoregressive": "vit.training.autoregressive:Autoregressive",
+    },
     # Asked in this order, and after them the folder of class folders.
     "sources": {},
     # Asked in this order, and after them Pillow.
@@ -36,8 +41,12 @@ TABLES: dict[str, dict[str, str]] = {
     "engines": {},
     # Field that a prediction gains.
     "answers": {},
-    # OPTION=WORD.
-    "values": {},
+    # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
+    # data.batch_size=WORD -> vit.runs.options.BatchByWord.
+    "values": {
+        "trainer.strategy=fsdp2": "vit.training.sharding:ShardedStrategy",
+        "data.batch_size=auto": "vit.runs.batch:settle_batch",
+    },
 }
 """Table -> name -> row."""
 

@@ -15,8 +15,11 @@ from tests.command import TINY, Vit
 from tests.runs.pair import pair
 from vit.data.batches import batch_sizes
 from vit.errors import UserError
-from vit.runs.batch import largest_batch, naming_a_smaller_batch, settle_batch
+from vit.runs.batch import largest_batch, settle_batch
+from vit.runs.options import Options
+from vit.runs.trainer import naming_a_smaller_batch
 from vit.training.classifier import ImageClassifier
+from vit.training.losses import Loss
 from vit.training.masked_patches import MaskedPatchPrediction
 
 OPTIONS = (*(option for option in TINY if "batch_size" not in option), "--final_split=none")
@@ -83,21 +86,19 @@ def settled(recipes: list[Any], run: Path | None = None, **data: Any) -> tuple[b
         data=Namespace(**{"batch_size": "auto", "global_batch": None, **data}),
         trainer=Namespace(accelerator="cuda", **trainer),
     )
-    return settle_batch(config, recipes, run), config
+    return bool(settle_batch(config, recipes, run)), config
 
 
 def test_the_images_of_a_step_are_those_of_the_recipe_or_of_the_run(tmp_path: Path) -> None:
     recipes = [{"data": {"batch_size": 32}}, {"data": {"batch_size": "auto"}}, {"task": "x"}]
-    cases: list[tuple[list[Any], dict[str, Any], bool, int | None]] = [
-        (recipes, {}, True, 32),
-        ([], {}, True, 64),
-        (recipes, {"global_batch": 48}, True, None),
-        (recipes, {"batch_size": None}, False, 64),
-        (recipes, {"batch_size": None, "global_batch": 48}, False, None),
+    cases: list[tuple[list[Any], dict[str, Any], int | None]] = [
+        (recipes, {}, 32),
+        ([], {}, 64),
+        (recipes, {"global_batch": 48}, None),
     ]
-    for given, data, tries, batch in cases:
+    for given, data, batch in cases:
         tried, config = settled(given, **data)
-        assert (tried, config.data.batch_size) == (tries, batch)
+        assert tried and config.data.batch_size == batch
     run = tmp_path / "config.yaml"
     run.write_text(
         "data: {batch_size: 4}\ntrainer: {accumulate_grad_batches: 3, val_check_interval: 6, "
@@ -106,6 +107,18 @@ def test_the_images_of_a_step_are_those_of_the_recipe_or_of_the_run(tmp_path: Pa
     tried, config = settled(recipes, run)
     assert not tried and config.data.batch_size == 4
     assert config.trainer.accumulate_grad_batches == 3 and config.trainer.val_check_interval == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "batch"), [((), 64), (("--data.global_batch=48",), None), (("-c=cifar10",), 128)]
+)
+def test_the_number_that_is_used_without_a_word_is_written(
+    options: tuple[str, ...], batch: int | None, photos: Path
+) -> None:
+    recipe = Path("own.yaml")
+    recipe.write_text("data: {image_size: 16}\n")
+    config = Options(["-c", str(recipe), *options, "--data.root", str(photos)]).config
+    assert config.data.batch_size == batch
 
 
 def test_a_batch_is_tried_kept_and_changes_nothing_else(
@@ -211,3 +224,12 @@ def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
     after = module.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert all(p.grad is None for p in module.parameters())
+
+
+def test_a_trial_of_several_labels_gives_the_loss_an_answer_for_each_class() -> None:
+    """A loss of one's own gets `b k` with several labels, and this one takes nothing else."""
+    loss = Loss(function=torch.nn.MultiLabelSoftMarginLoss())
+    options: dict[str, Any] = {"multilabel": True, "num_classes": 3, "loss": loss}
+    module = ImageClassifier("vit_ti16", architecture=SIZES, image_size=16, **options)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
+    assert largest_batch(trainer, module, [2, 4]) == 4

@@ -27,6 +27,7 @@ from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing
 from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
 from vit.training.parts import full, local
+from vit.training.sharding import ShardedStrategy
 
 STEPS = 20
 # Large values of eps: rounding errors of gradients that are zero must not become steps.
@@ -113,7 +114,7 @@ def train(case: str, photos: str, other: str, same: str, processes: int) -> dict
     if case not in ("averaged", *UNLABELLED):
         options["limit_val_batches"] = 0
     if processes > 1:
-        options["strategy"] = "fsdp2"
+        options["strategy"] = ShardedStrategy()
     module = make_module(case, other, same)
     trainer = make_trainer(processes, callbacks=callbacks, max_steps=STEPS, **options)
     trainer.fit(module, data)

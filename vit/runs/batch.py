@@ -1,9 +1,8 @@
-"""The batch of a run: `--data.batch_size auto` on GPUs, and running out of memory in one line."""
+"""The batch that fits: `--data.batch_size auto`, tried on the GPUs of a run."""
 
 import gc
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from vit.console import say
 from vit.data.batches import DEFAULT_BATCH, batch_sizes
-from vit.data.module import ImageData
 from vit.errors import UserError, check_types
 from vit.hardware import computes_on_cpu
 from vit.yaml_reader import read_options
@@ -26,16 +25,12 @@ SET_BY_TRIAL = ("accumulate_grad_batches", "val_check_interval", "limit_train_ba
 """Arguments of the Trainer; whole numbers of the last two count batches."""
 
 
-def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None) -> bool:
-    """Replaces data.batch_size=auto in `config` by the recipe's number; True if a trial follows.
-
-    A resumed run, with config.yaml at `run`, keeps its batch. UserError for auto on a CPU.
-    """
+def settle_batch(
+    config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None
+) -> list[Callback]:
+    """As vit.runs.options.BatchByWord: the recipe's number for now, and its trial; a resumed run
+    keeps its batch. UserError on a CPU."""
     data, trainer = config.data, config.trainer
-    if data.batch_size != "auto":
-        if data.batch_size is None and data.global_batch is None:
-            data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
-        return False
     if computes_on_cpu(trainer.accelerator or "auto"):
         raise UserError(
             "data.batch_size=auto tries batches on a GPU; on a CPU a larger batch is hardly "
@@ -48,54 +43,56 @@ def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: P
         data.batch_size = before["data"]["batch_size"]
         for name in SET_BY_TRIAL:
             trainer[name] = before["trainer"].get(name)
-        return False
+        return []
     numbers = [(recipe.get("data") or {}).get("batch_size") for recipe in recipes]
     numbers = [DEFAULT_BATCH, *(n for n in numbers if isinstance(n, int))]
     data.batch_size = numbers[-1] if data.global_batch is None else None
-    return True
+    return [BatchTrial(config)]
 
 
-def choose_batch(
-    config: Namespace, asked: bool, trainer: Trainer, module: LightningModule, stage: str
-) -> None:
-    """A callback's `setup`, which if `asked` chooses the largest batch that fits on all processes,
-    by trial, and writes it to `config`. The images per step stay the same.
-    """
-    if not asked or stage != "fit":
-        return
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(
-            "data.batch_size=auto tries batches on single GPUs and with ddp, not with "
-            f"{type(trainer.strategy).__name__}; give a number"
+class BatchTrial(Callback):
+    """Chooses the largest batch that fits on all processes, by trial, and writes it to the options
+    of the run. The images per step stay the same."""
+
+    def __init__(self, config: Namespace) -> None:
+        self._config = config
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+            raise UserError(
+                "data.batch_size=auto tries batches on single GPUs and with ddp, not with "
+                f"{type(trainer.strategy).__name__}; give a number"
+            )
+        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        processes, before = trainer.world_size, trainer.accumulate_grad_batches
+        images = data.batch_size * before
+        paired = bool(getattr(pl_module, "mixing", None))
+        sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
+        largest = largest_batch(trainer, pl_module, sizes)
+        gc.collect()  # the trial's copy, before the run takes its memory
+        torch.cuda.empty_cache()
+        device = trainer.strategy.root_device
+        fitting = torch.tensor(largest, device=device)
+        largest = int(trainer.strategy.reduce(fitting, reduce_op="min"))
+        if not largest:
+            raise UserError(
+                f"data.batch_size=auto: not even a batch of {sizes[0]} fits on {device}; choose a "
+                "smaller model or image"
+            )
+        batches = images // largest
+        data.batch_size = self._config.data.batch_size = largest
+        trainer.accumulate_grad_batches = batches
+        for name in SET_BY_TRIAL[1:]:
+            if type(getattr(trainer, name)) is int:
+                setattr(trainer, name, max(1, getattr(trainer, name) // before) * batches)
+        for name in SET_BY_TRIAL:
+            self._config.trainer[name] = getattr(trainer, name)
+        say(
+            f"batch size {largest:,} on each of {processes:,} processes, tried on the device: "
+            f"{batches:,} per step of {images * processes:,} images (--data.batch_size auto)"
         )
-    data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    processes, before = trainer.world_size, trainer.accumulate_grad_batches
-    images = data.batch_size * before
-    paired = bool(getattr(module, "mixing", None))
-    sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
-    largest = largest_batch(trainer, module, sizes)
-    gc.collect()  # the trial's copy, before the run takes its memory
-    torch.cuda.empty_cache()
-    device = trainer.strategy.root_device
-    fitting = torch.tensor(largest, device=device)
-    largest = int(trainer.strategy.reduce(fitting, reduce_op="min"))
-    if not largest:
-        raise UserError(
-            f"data.batch_size=auto: not even a batch of {sizes[0]} fits on {device}; choose a "
-            "smaller model or image"
-        )
-    batches = images // largest
-    data.batch_size = config.data.batch_size = largest
-    trainer.accumulate_grad_batches = batches
-    for name in SET_BY_TRIAL[1:]:
-        if type(getattr(trainer, name)) is int:
-            setattr(trainer, name, max(1, getattr(trainer, name) // before) * batches)
-    for name in SET_BY_TRIAL:
-        config.trainer[name] = getattr(trainer, name)
-    say(
-        f"batch size {largest:,} on each of {processes:,} processes, tried on the device: "
-        f"{batches:,} per step of {images * processes:,} images (--data.batch_size auto)"
-    )
 
 
 def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
@@ -136,10 +133,10 @@ def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
 
 
 def _step_twice(module: Any, optimizer: Any, precision: Any, size: int) -> None:
-    config, labels, device = module.model.config, getattr(module, "labels", None), module.device
+    config, device = module.model.config, module.device
     targets = torch.zeros(size, dtype=torch.long, device=device)
-    if labels is not None and labels.multilabel:
-        targets = torch.zeros(size, module.num_classes, device=device)
+    if module.extra()["multilabel"]:
+        targets = torch.zeros(size, config.num_classes, device=device)
     for _ in range(2):
         images = torch.randn(size, config.in_channels, *config.size, device=device)
         indices = torch.arange(size, device=device)
@@ -147,21 +144,3 @@ def _step_twice(module: Any, optimizer: Any, precision: Any, size: int) -> None:
             loss = module.training_loss((images, targets, indices))
         loss.backward()
         optimizer.step()
-
-
-@contextmanager
-def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
-    """Turns running out of memory into a UserError that names half the batch."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not typed and "DefaultCPUAllocator" not in str(error):
-            raise
-        size, remedy = data.batch_size, "choose a smaller model or image"
-        if size > 1:
-            remedy = f"try --data.batch_size {size // 2}"
-        if size > 1 and data.global_batch is None:
-            twice = 2 * trainer.accumulate_grad_batches
-            remedy += f" --trainer.accumulate_grad_batches {twice}"
-        raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error

@@ -3,7 +3,6 @@
 The directory may come from somebody else: nothing that it names is imported.
 """
 
-import inspect
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_o
 from vit.runs.files import CONFIG
 from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explained, flat
-from vit.runs.options import PARSER, TASKS, Module
+from vit.runs.options import PARSER, Module, task_of
 from vit.runs.predictions import Predictions
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
@@ -38,8 +37,8 @@ from vit.runs.trainer import (
     limit_threads_of,
     quiet_lightning,
 )
+from vit.tables import rows
 from vit.training.callbacks import RunProgress, StopTogether
-from vit.training.patch_prediction import PatchPrediction
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (
@@ -77,7 +76,7 @@ class Subject:
         self.engine = None if exported is None else open_engine(exported)
         quiet_lightning()
         self.run, self.recorded = run, _checked_options(run)
-        self.module_class = TASKS[self.recorded["task"]]
+        self.module_class = task_of(self.recorded["task"])
         if predicting and not self.module_class.labelled:
             raise UserError(
                 f"{run} was trained without labels and names no classes; fit a head to it first: "
@@ -216,7 +215,7 @@ def _checked_options(run: Path) -> dict[str, Any]:
     check_types(file, options, **types)
     check_types(f"{file}: data", options["data"], splits=dict | None)
     check_types(f"{file}: model", options["model"], loss=dict | None)
-    check_choice(f"{file}: task", options["task"], (*TASKS,))
+    check_choice(f"{file}: task", options["task"], (*rows("tasks"),))
     return options
 
 
@@ -240,10 +239,10 @@ def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespa
     data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
     data = {name: value for name, value in data.items() if name not in OF_TRAINING}
     sections = {"data": data}
-    if not (task := TASKS[recorded["task"]]).labelled:
-        shared = inspect.signature(PatchPrediction).parameters
-        parser.add_class_arguments(task, "model", skip={*shared}, **settings)
-        sections["model"] = {k: v for k, v in recorded["model"].items() if k not in shared}
+    if not (task := task_of(recorded["task"])).labelled:
+        parser.add_class_arguments(task, "model", skip={*task.of_training}, **settings)
+        model = recorded["model"].items()
+        sections["model"] = {name: v for name, v in model if name not in task.of_training}
     names = {*parser.get_defaults().keys()}
     for name, value in flat(sections):
         if name not in names or not _is_plain(value):

@@ -13,19 +13,20 @@ import sys
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jsonargparse
 import torch
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
 from vit.checkpoints.identity import identity
 from vit.console import say
+from vit.data.batches import DEFAULT_BATCH
 from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
@@ -33,7 +34,6 @@ from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE, find_recipe
-from vit.runs.batch import settle_batch
 from vit.runs.following import fill_from_weights, parsed
 from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.short_names import written_out
@@ -45,11 +45,8 @@ from vit.runs.trainer import (
     logger_arguments,
     quiet_lightning,
 )
-from vit.training.autoregressive import Autoregressive
+from vit.tables import resolve, rows
 from vit.training.callbacks import Patience
-from vit.training.classifier import ImageClassifier
-from vit.training.masked_autoencoder import MaskedAutoencoder
-from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.network_training import (
     ADAMW,
     OF_DATA,
@@ -57,18 +54,9 @@ from vit.training.network_training import (
     build_optimizer,
 )
 from vit.training.optimizers.groups import param_groups
-from vit.training.sharding import FSDP2
 from vit.yaml_reader import load_yaml, quoted_keys, read_recipe
 
 Module = NetworkTraining[Any, Any]
-
-TASKS: dict[str, type[Module]] = {
-    "classification": ImageClassifier,
-    "masked_patches": MaskedPatchPrediction,
-    "mae": MaskedAutoencoder,
-    "autoregressive": Autoregressive,
-}
-"""The module that is trained, by the name that a recipe gives it."""
 
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
@@ -76,6 +64,20 @@ jsonargparse.set_loader(
     "vit", lambda text: jsonargparse.get_loader("yaml")(quoted_keys(text)), (yaml.YAMLError,)
 )
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
+
+
+class BatchByWord(Protocol):
+    """Entry of the table of values for a word in place of the number data.batch_size."""
+
+    def __call__(
+        self, config: Namespace, recipes: list[dict[str, Any]], run: Path | None
+    ) -> list[Callback]:
+        """Callbacks of the run, which choose the number once it is set up; maybe none.
+
+        Replaces the word in `config`, which becomes config.yaml. `run`: config.yaml of the run that
+        goes on. UserError where the word has no meaning.
+        """
+        ...
 
 
 class Options:
@@ -98,7 +100,7 @@ class Options:
         if not files and self._run_config is not None:
             files = [self._run_config]
         if not files:
-            if first.task is not None and not TASKS[_task(first.task, [])].labelled:
+            if first.task is not None and not task_of(first.task).labelled:
                 raise UserError(
                     f"--task {first.task} needs a recipe: -c pretrain/..., or your own (`vit "
                     "recipes` lists them)"
@@ -108,7 +110,9 @@ class Options:
             say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
         self.recipes = [read_recipe(path) for path in files]
-        self.module_class = TASKS[_task(first.task, self.recipes)]
+        named = [recipe["task"] for recipe in self.recipes if "task" in recipe]
+        typed = [] if first.task is None else [first.task]
+        self.module_class = task_of(["classification", *named, *typed][-1])
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
         self._goes_on = files == [self._run_config]
@@ -171,13 +175,19 @@ class Options:
             if not os.path.exists(config.model.pretrained):  # before it is fetched
                 self.looked = self._data_of(built).look()
             fill_from_weights(config)
-        elif config.trainer.strategy == FSDP2:
+        elif f"trainer.strategy={config.trainer.strategy}" in rows("values"):
             self._check_values()
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             say(f"precision {precision}: {reason} (--trainer.precision)")
             config.trainer.precision = precision
-        self.chooses_batch = settle_batch(config, self.recipes, self._run_config)
+        self.batch_by_word: list[Callback] = []
+        row = rows("values").get(f"data.batch_size={data.batch_size}")
+        if row is not None:
+            settle: BatchByWord = resolve(row)
+            self.batch_by_word = settle(config, self.recipes, self._run_config)
+        elif data.batch_size is None and data.global_batch is None:
+            data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
 
     def _check_values(self) -> Namespace:
         """The values as objects. UserError for those that constructors refuse."""
@@ -324,13 +334,12 @@ def _config_of_run(first: argparse.Namespace) -> Path | None:
     return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
 
 
-def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
-    """The task that the arguments or the recipes name; it decides which options there are."""
-    named = [typed] if typed is not None else [r["task"] for r in recipes if "task" in r]
-    task = str(named[-1]) if named else "classification"
-    if task not in TASKS:
-        raise UserError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; choose {[*TASKS]}")
-    return task
+def task_of(name: Any) -> type[Module]:
+    """The module that is trained by that task; it decides which options there are."""
+    task, tasks = str(name), rows("tasks")
+    if task not in tasks:
+        raise UserError(f"unknown task {task!r}{did_you_mean(task, tasks)}; choose {[*tasks]}")
+    return resolve(tasks[task])
 
 
 def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:

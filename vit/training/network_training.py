@@ -123,6 +123,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Training needs labels."""
     monitor: str
     """The validation score by which the best weights are chosen."""
+    of_training: frozenset[str] = frozenset()
+    """Arguments that a test does without; of a task without labels it takes the others again."""
     classes: list[str] | None = None
     """Class names in the order of the outputs."""
     model: Network

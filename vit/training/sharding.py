@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 from torch import nn
 from torch.optim import Adafactor, Muon, Optimizer
 
@@ -15,9 +15,6 @@ from vit.checkpoints.writing import is_sharded
 from vit.errors import UserError
 from vit.models.units import sharded_units
 from vit.training.parts import Dividing
-
-FSDP2 = "fsdp2"
-"""The name of the strategy."""
 
 
 class ShardedStrategy(ModelParallelStrategy, Dividing):
@@ -109,6 +106,3 @@ class ShardedStrategy(ModelParallelStrategy, Dividing):
     optimizer_state = Strategy.optimizer_state
     load_optimizer_state_dict = Strategy.load_optimizer_state_dict
     lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore
-
-
-StrategyRegistry.register(FSDP2, ShardedStrategy, "rows of all weights on each process")
