@@ -20,8 +20,7 @@ from tests.training.pairs import SIZES, make_data, make_trainer
 from vit.training.autoregressive import Autoregressive
 from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe
 from vit.training.classifier import ImageClassifier
-from vit.training.distillation import Distillation
-from vit.training.losses import Loss
+from vit.training.losses import Distillation, Loss
 from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing

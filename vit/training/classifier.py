@@ -20,7 +20,7 @@ from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.training.counted_data import counting_data, logits_of
-from vit.training.distillation import Teacher
+from vit.training.distillation import Teacher, with_answers
 from vit.training.lora import add_lora, merge_lora
 from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
@@ -274,7 +274,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         images = images.to(self.dtype)
         logits, distilled = self.forward_distilled(images)
         loss = self.loss(logits, labels, self.class_weights)
-        return self.loss.distillation(loss, distilled, self.teacher(images))
+        return with_answers(loss, distilled, self.teacher(images), self.loss.distillation)
 
     def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `b k` of the class token and of the distillation token."""
