@@ -18,13 +18,15 @@ from lightning.pytorch.callbacks import Callback
 from tests.processes import together
 from tests.training.pairs import SIZES, make_data, make_trainer
 from vit.training.autoregressive import Autoregressive
-from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe
+from vit.training.callbacks import FineTuneBySize, LinearProbe
+from vit.training.callbacks.ema import EMA
 from vit.training.classifier import ImageClassifier
 from vit.training.losses import Distillation, Loss
 from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing
-from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
+from vit.training.optimizers import MuonWithAdamW, muon
+from vit.training.optimizers.foreach import LAMB, SGDW
 from vit.training.parts import full, local
 from vit.training.sharding import ShardedStrategy
 

@@ -74,7 +74,7 @@ class ShardedStrategy(ModelParallelStrategy, Dividing):
         if isinstance(optimizer, Adafactor | Muon):
             raise UserError(
                 f"model.optimizer={type(optimizer).__name__} needs whole matrices, not shards; "
-                "choose torch.optim.AdamW, or LAMB or MuonWithAdamW of vit.training.optimizers"
+                "choose torch.optim.AdamW, vit.LAMB or vit.MuonWithAdamW"
             )
 
     def save_checkpoint(
