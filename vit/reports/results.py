@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vit.calibration import Reliability, reliability
+from vit.evaluation.reliability import Reliability, reliability
 from vit.intervals import wilson_interval
 from vit.label_tree import answered_level
 from vit.reports import figures

@@ -16,7 +16,6 @@ from vit.checkpoints.archives import read_checkpoint
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
-from vit.data.sampler import evaluated
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.engines import open_engine
@@ -184,20 +183,6 @@ def images_of(run: Path, args: list[str]) -> ImageData:
         check_given(recorded.get("own"), "images")
     options = _options(run, recorded, args).data
     return ImageData(**options).unseen_by(known_by(run, before=True))
-
-
-def held_out_images(run: Path, count: int) -> list[Any]:
-    """At most so many images drawn of val, or else of test; [] if the data is gone."""
-    options = _options(run, _checked_options(run), []).data
-    try:
-        data = ImageData(**options).unseen_by(known_by(run, before=True))
-        images = data.splits.val or data.splits.test
-    except UserError as error:
-        note(f"the images of {run} are not used: {error}")
-        return []
-    if images is None:
-        return []
-    return [images.items[place] for place in evaluated(len(images), count, data.seed)]
 
 
 def _checked_options(run: Path) -> dict[str, Any]:

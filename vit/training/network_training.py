@@ -248,8 +248,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
         optimizer = self.make_optimizer()
-        if isinstance(trainer.strategy, Dividing):
-            trainer.strategy.check_optimizer(optimizer)
         total, timer = step_budget(trainer), time_limit(trainer)
         if schedule.needs_budget and total is None and timer is None:
             raise UserError(

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from vit.checkpoints.writing import full, is_sharded
 
@@ -20,10 +19,6 @@ class Dividing(ABC):
     @abstractmethod
     def shard(self, network: nn.Module) -> None:
         """Divides a network in place, once. UserError for one that cannot be divided."""
-
-    @abstractmethod
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        """UserError for one that needs whole tensors."""
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -70,12 +70,11 @@ class ShardedStrategy(ModelParallelStrategy, Dividing):
         if hasattr(network, "forward_distilled"):
             fsdp.register_fsdp_forward_method(network, "forward_distilled")
 
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        if isinstance(optimizer, Adafactor | Muon):
-            raise UserError(
-                f"model.optimizer={type(optimizer).__name__} needs whole matrices, not shards; "
-                "choose torch.optim.AdamW, vit.LAMB or vit.MuonWithAdamW"
-            )
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Checks them, too."""
+        super().setup_optimizers(trainer)
+        for optimizer in self.optimizers:
+            check_optimizer(optimizer)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
@@ -106,3 +105,12 @@ class ShardedStrategy(ModelParallelStrategy, Dividing):
     optimizer_state = Strategy.optimizer_state
     load_optimizer_state_dict = Strategy.load_optimizer_state_dict
     lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """UserError for an optimizer of torch that needs whole matrices."""
+    if isinstance(optimizer, Adafactor | Muon):
+        raise UserError(
+            f"model.optimizer={type(optimizer).__name__} needs whole matrices, not shards; "
+            "choose torch.optim.AdamW, vit.LAMB or vit.MuonWithAdamW"
+        )
