@@ -42,10 +42,10 @@ TABLES: dict[str, dict[str, str]] = {
     # Field that a prediction gains.
     "answers": {},
     # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
-    # data.batch_size=WORD -> vit.runs.options.BatchByWord.
+    # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
     "values": {
         "trainer.strategy=fsdp2": "vit.training.sharding:ShardedStrategy",
-        "data.batch_size=auto": "vit.runs.batch:settle_batch",
+        "data.batch_size=auto": "vit.runs.batch_trial:batch_by_trial",
     },
 }
 """Table -> name -> row."""

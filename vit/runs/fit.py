@@ -13,18 +13,14 @@ from vit.checkpoints.native import OURS
 from vit.console import note, say
 from vit.data.module import ImageData
 from vit.inference.lineage import known_by
+from vit.runs.batch import naming_a_smaller_batch
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import draw_first_batch
 from vit.runs.following import check_held_out
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
-from vit.runs.trainer import (
-    build_trainer,
-    in_one_line,
-    limit_threads_of,
-    naming_a_smaller_batch,
-)
+from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
 from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
 from vit.training.csv_log import MetricsCsv
@@ -62,7 +58,7 @@ def fit(options: Options) -> RunDirectory:
             callbacks=[  # in the order in which they act
                 alive,
                 LambdaCallback(setup=partial(check_same, options, data)),
-                *options.batch_by_word,
+                *options.batch_trial,
                 *recipe,
                 *options.early_stopping(data, model.monitor),
                 *([RunProgress()] if bar else []),

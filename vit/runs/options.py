@@ -13,20 +13,19 @@ import sys
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import jsonargparse
 import torch
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
-from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
 from vit.checkpoints.identity import identity
 from vit.console import say
-from vit.data.batches import DEFAULT_BATCH
 from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
@@ -34,6 +33,7 @@ from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.runs.batch import settle_batch
 from vit.runs.following import fill_from_weights, parsed
 from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.short_names import written_out
@@ -64,20 +64,6 @@ jsonargparse.set_loader(
     "vit", lambda text: jsonargparse.get_loader("yaml")(quoted_keys(text)), (yaml.YAMLError,)
 )
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
-
-
-class BatchByWord(Protocol):
-    """Entry of the table of values for a word in place of the number data.batch_size."""
-
-    def __call__(
-        self, config: Namespace, recipes: list[dict[str, Any]], run: Path | None
-    ) -> list[Callback]:
-        """Callbacks of the run, which choose the number once it is set up; maybe none.
-
-        Replaces the word in `config`, which becomes config.yaml. `run`: config.yaml of the run that
-        goes on. UserError where the word has no meaning.
-        """
-        ...
 
 
 class Options:
@@ -181,13 +167,7 @@ class Options:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             say(f"precision {precision}: {reason} (--trainer.precision)")
             config.trainer.precision = precision
-        self.batch_by_word: list[Callback] = []
-        row = rows("values").get(f"data.batch_size={data.batch_size}")
-        if row is not None:
-            settle: BatchByWord = resolve(row)
-            self.batch_by_word = settle(config, self.recipes, self._run_config)
-        elif data.batch_size is None and data.global_batch is None:
-            data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
+        self.batch_trial = settle_batch(config, self.recipes, self._run_config)
 
     def _check_values(self) -> Namespace:
         """The values as objects. UserError for those that constructors refuse."""

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import disable_possible_user_warnings
 from lightning.pytorch import Trainer
 
-from vit.data.module import ImageData
 from vit.errors import MESSAGE, UserError, shorten
 from vit.hardware import limit_threads
 from vit.tables import resolve, rows
@@ -71,24 +69,6 @@ def in_one_line(*kinds: type[Exception]) -> Iterator[None]:
         raise
     except kinds as error:
         raise UserError(f"trainer: {shorten(' '.join(str(error).split()), MESSAGE)}") from error
-
-
-@contextmanager
-def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
-    """Turns running out of memory into a UserError that names half the batch."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not typed and "DefaultCPUAllocator" not in str(error):
-            raise
-        size, remedy = data.batch_size, "choose a smaller model or image"
-        if size > 1:
-            remedy = f"try --data.batch_size {size // 2}"
-        if size > 1 and data.global_batch is None:
-            twice = 2 * trainer.accumulate_grad_batches
-            remedy += f" --trainer.accumulate_grad_batches {twice}"
-        raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error
 
 
 def limit_threads_of(trainer: Trainer, model: Any, data: Any) -> None:
