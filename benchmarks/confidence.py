@@ -23,10 +23,10 @@ from harness import RESULTS, document, portable, run_fit, save, write_manifest
 from scipy.stats import betabinom
 
 import vit
-from vit.calibration import expected_calibration_error
 from vit.confidence import cut, set_scores
 from vit.data.options import Loading
 from vit.evaluation.features import Extractor
+from vit.evaluation.reliability import expected_calibration_error
 
 PER_CLASS = {"train": 400, "val": 100, "test": 400}
 COVERAGES = (0.8, 0.9, 0.95)

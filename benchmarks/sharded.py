@@ -32,10 +32,11 @@ from torch import Tensor
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader
 
-from vit.training.callbacks import EMA
+from vit.training.callbacks.ema import EMA
 from vit.training.classifier import ImageClassifier
-from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
-from vit.training.sharding import full, local
+from vit.training.optimizers import MuonWithAdamW, muon
+from vit.training.optimizers.foreach import LAMB, SGDW
+from vit.training.parts import full, local
 
 STEPS, BATCH, CLASSES = 20, 16, 5
 SMALL = {"patch_size": 8, "width": 64, "depth": 4, "mlp_dim": 128, "num_heads": 4}

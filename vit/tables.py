@@ -22,7 +22,12 @@ TABLES: dict[str, dict[str, str]] = {
     # Word after `vit` -> function of the other words, which returns the exit status.
     "commands": {},
     # Word of --task -> vit.training.network_training.NetworkTraining.
-    "tasks": {},
+    "tasks": {
+        "classification": "vit.training.classifier:ImageClassifier",
+        "masked_patches": "vit.training.masked_patches:MaskedPatchPrediction",
+        "mae": "vit.training.masked_autoencoder:MaskedAutoencoder",
+        "autoregressive": "vit.training.autoregressive:Autoregressive",
+    },
     # Asked in this order, and after them the folder of class folders.
     "sources": {
         "vtab": "vit.data.kinds:VtabTask",
@@ -54,8 +59,12 @@ TABLES: dict[str, dict[str, str]] = {
     "engines": {},
     # Field that a prediction gains.
     "answers": {},
-    # OPTION=WORD.
-    "values": {},
+    # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
+    # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
+    "values": {
+        "trainer.strategy=fsdp2": "vit.training.sharding:ShardedStrategy",
+        "data.batch_size=auto": "vit.runs.batch_trial:batch_by_trial",
+    },
 }
 """Table -> name -> row."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from vit.reports.curves import curves, panels_of, positions
 from vit.reports.drawing import png
-from vit.reports.history import read_history
+from vit.runs.files import read_history
 
 
 def drawn(rows):

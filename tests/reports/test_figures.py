@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
-from vit.calibration import reliability as curve
+from vit.evaluation.reliability import reliability as curve
 from vit.intervals import wilson_interval
 from vit.reports import figures
 from vit.reports.drawing import new_figure, png

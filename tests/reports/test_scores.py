@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from vit.reports.predictions import Predictions
 from vit.reports.scores import (
     average_precision,
     class_scores,
     confusion_matrix,
+    errors,
     most_confused,
 )
+from vit.runs.predictions import Predictions
 
 
 @pytest.fixture
@@ -75,3 +76,18 @@ def test_average_precision_ranks_nan_last():
     assert average_precision(scores, np.array([[1], [0], [1]]))[0] == 1
     assert average_precision(scores, np.array([[0], [1], [0]]))[0] == pytest.approx(1 / 3)
     assert np.isnan(average_precision(scores, np.zeros((3, 1)))[0])  # no positives
+
+
+def test_errors_are_the_wrong_predictions_most_confident_first(few):
+    assert errors(few()) == [(2, 1, 0.8), (1, 0, 0.7)]
+    assert errors(few(labels=np.array([0, 0, 1]))) == []
+
+
+def test_an_error_of_several_labels_is_the_first_class_that_is_not_there(few):
+    predictions = few(
+        labels=np.array([[1, 0], [1, 0], [0, 0]]),
+        top_probabilities=np.array([[0.9, 0.8], [0.9, 0.49], [0.6, 0.5]]),
+    )
+    # Row 0: class 0 is there, class 1 at 0.8 is not. Row 1: class 1 stays below one half.
+    assert errors(predictions) == [(0, 1, 0.8), (2, 1, 0.6)]
+    assert errors(predictions, np.array([0.5, 0.7])) == [(0, 1, 0.8)]

@@ -1,5 +1,6 @@
-"""The command in this process, and small folders of pictures."""
+"""The command in this process, small folders of pictures, and predictions."""
 
 from tests.command import photos, vit
+from tests.predictions import answer, few
 
-__all__ = ["photos", "vit"]
+__all__ = ["answer", "few", "photos", "vit"]

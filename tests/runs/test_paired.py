@@ -11,8 +11,8 @@ from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score
 
 from tests.command import TINY, Vit, coloured, saved
-from vit.reports.predictions import Predictions
 from vit.runs.paired import RESAMPLES, _by_labels
+from vit.runs.predictions import Predictions
 
 NOW = ("-c", "finetune", *TINY, "--model.pretrained=null", "--trainer.max_steps=1")
 PROBE = ("-c", "probe", "--model.pretrained=encoder", "--data.loading.num_workers=0")

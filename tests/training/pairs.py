@@ -24,7 +24,8 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
-from vit.training.callbacks import EMA, StopTogether
+from vit.training.callbacks import StopTogether
+from vit.training.callbacks.ema import EMA
 from vit.training.classifier import ImageClassifier
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing

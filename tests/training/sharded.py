@@ -18,15 +18,17 @@ from lightning.pytorch.callbacks import Callback
 from tests.processes import together
 from tests.training.pairs import SIZES, make_data, make_trainer
 from vit.training.autoregressive import Autoregressive
-from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe
+from vit.training.callbacks import FineTuneBySize, LinearProbe
+from vit.training.callbacks.ema import EMA
 from vit.training.classifier import ImageClassifier
-from vit.training.distillation import Distillation
-from vit.training.losses import Loss
+from vit.training.losses import Distillation, Loss
 from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing
-from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
-from vit.training.sharding import full, local
+from vit.training.optimizers import MuonWithAdamW, muon
+from vit.training.optimizers.foreach import LAMB, SGDW
+from vit.training.parts import full, local
+from vit.training.sharding import ShardedStrategy
 
 STEPS = 20
 # Large values of eps: rounding errors of gradients that are zero must not become steps.
@@ -113,7 +115,7 @@ def train(case: str, photos: str, other: str, same: str, processes: int) -> dict
     if case not in ("averaged", *UNLABELLED):
         options["limit_val_batches"] = 0
     if processes > 1:
-        options["strategy"] = "fsdp2"
+        options["strategy"] = ShardedStrategy()
     module = make_module(case, other, same)
     trainer = make_trainer(processes, callbacks=callbacks, max_steps=STEPS, **options)
     trainer.fit(module, data)

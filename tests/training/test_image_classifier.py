@@ -20,7 +20,7 @@ from tests.grouped import image_classifier, tuned
 from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
-from vit.training.callbacks import EMA
+from vit.training.callbacks.ema import EMA
 from vit.training.classifier import ImageClassifier, Learning
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing

@@ -13,7 +13,7 @@ from vit.checkpoints.pretrained import create_model, load_pretrained
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
 from vit.models.zoo import build_model
-from vit.training.callbacks import EMA
+from vit.training.callbacks.ema import EMA
 from vit.training.lora import LoraLinear, add_lora, merge_lora
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,8 +8,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
 from vit.errors import UserError
-from vit.training.distillation import Distillation
-from vit.training.losses import Loss, balanced_weights, named_weights
+from vit.training.losses import Distillation, Loss, balanced_weights, named_weights
 
 LOGITS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 3
 LABELS = torch.tensor([0, 3, 1, 1, 2, 0])

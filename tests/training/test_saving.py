@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from tests.killing import killed_at
 from vit.checkpoints.archives import check_archive
-from vit.training.callbacks import EMA, StopTogether
+from vit.training.callbacks import StopTogether
+from vit.training.callbacks.ema import EMA
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from vit.writing import remove_orphans

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
-from vit.reports.predictions import Predictions
 from vit.reports.scores import class_lines, class_scores, class_table
+from vit.runs.predictions import Predictions
 from vit.training.metrics import EvaluationMetrics, best_thresholds
 
 

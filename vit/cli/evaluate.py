@@ -129,9 +129,9 @@ def _compare(options: Namespace, first: Path, rest: list[str]) -> int:
 
 
 def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> None:
-    from vit.reports.closing import headline
-    from vit.reports.predictions import write_csv
     from vit.reports.scores import class_lines, class_scores, class_table
+    from vit.runs.closing import headline
+    from vit.runs.predictions import write_csv
     from vit.runs.scoring import thresholds_of
 
     model, metrics, predictions = result
@@ -155,7 +155,7 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
         return
     if engine is not None:
         show(f"computed by {engine}")
-    show(headline(subject.split, metrics, predictions))
+    show(headline(model, subject.split, metrics, predictions))
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
         show(f"{name:{width}} {value:.4f}")

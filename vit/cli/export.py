@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import OneLineParser, number, pictures, whole_number
 from vit.cli.frozen import weights_of
-from vit.console import show
+from vit.console import note, show
 from vit.errors import UserError
 from vit.runs.files import is_run
 
@@ -72,13 +72,27 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
         images = list(pictures(options.check, arrays=True))
         origin = f"{len(images):,} pictures of {', '.join(options.check)}"
     elif is_run(folder):
-        from vit.runs.evaluate import held_out_images  # heavy: imports lightning
-
-        images = held_out_images(folder, PROOF_IMAGES) or None
+        images = _held_out(folder, PROOF_IMAGES) or None
         origin = f"{len(images or ()):,} held-out images of the run"
     result = export(weights_of(options.model), check=images, origin=origin, **target)
     line = f"{result.detail}; {result.proof.line()}"
     _show(result, options.json, vars(result.proof), line)
+
+
+def _held_out(run: Path, count: int) -> list[Any]:
+    """At most so many images drawn of val, or else of test; [] if the data is gone."""
+    from vit.data.sampler import evaluated
+    from vit.runs.evaluate import images_of  # heavy: imports lightning
+
+    try:
+        data = images_of(run, [])
+        images = data.splits.val or data.splits.test
+    except UserError as error:
+        note(f"the images of {run} are not used: {error}")
+        return []
+    if images is None:
+        return []
+    return [images.items[place] for place in evaluated(len(images), count, data.seed)]
 
 
 def _int8(options: Namespace, target: dict[str, Any]) -> None:

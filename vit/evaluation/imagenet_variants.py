@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vit.calibration import expected_calibration_error
 from vit.checkpoints.class_names import imagenet_numbers
 from vit.data.sources import PathList
 from vit.errors import UserError, some_of
+from vit.evaluation.reliability import expected_calibration_error
 from vit.ranking import top_classes
 
 NUM_CLASSES = 1000

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.reports.history import Row
+from vit.runs.files import Row
 
 PANELS = {
     "Loss": ("train/loss", "val/loss", "val/constant_loss"),

@@ -22,7 +22,7 @@ from vit.reports.lettering import drawable, legible, text_style
 from vit.reports.scores import most_confused
 
 if TYPE_CHECKING:
-    from vit.calibration import Reliability  # imports torch
+    from vit.evaluation.reliability import Reliability  # imports torch
 
 MAX_CLASSES = 60
 """Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from vit.reports.curves import curves, panels_of
 from vit.reports.drawing import png
-from vit.reports.history import read_history
 from vit.reports.page import Plot, page, plot
 from vit.reports.wording import flat, percent
+from vit.runs.files import read_history
 from vit.writing import write_bytes, write_text
 
 METRIC_NAMES = {

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vit.calibration import Reliability, reliability
+from vit.evaluation.reliability import Reliability, reliability
 from vit.intervals import wilson_interval
 from vit.label_tree import answered_level
 from vit.reports import figures
 from vit.reports.figures import WrongImage
 from vit.reports.lettering import drawable
 from vit.reports.page import plot
-from vit.reports.predictions import Predictions, write_csv
 from vit.reports.report import SPLIT_NAMES, write_page
-from vit.reports.scores import ClassScores, class_scores, confusion_matrix, most_confused
+from vit.reports.scores import ClassScores, class_scores, confusion_matrix, errors, most_confused
 from vit.reports.wording import commands, percent
+from vit.runs.predictions import Predictions, write_csv
 from vit.writing import atomic, write_bytes
 
 NUM_WORST = 20
@@ -60,9 +60,9 @@ def write_results(
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
     write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
     scores = class_scores(predictions, len(classes), thresholds)
-    errors = predictions.errors(thresholds)
-    wrong = [_wrong_image(predictions, error, open_image, look) for error in errors[:NUM_WORST]]
-    wrong_title = _worst_title(len(errors), len(predictions), split)
+    mistakes = errors(predictions, thresholds)
+    wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]
+    wrong_title = _worst_title(len(mistakes), len(predictions), split)
     with atomic(run_dir / "worst.png") as place:
         figures.worst(wrong, classes, wrong_title).save(place)
     groups = _reliability(predictions)

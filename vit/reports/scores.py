@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit.reports.predictions import THRESHOLD, Predictions
+from vit.runs.predictions import THRESHOLD, Predictions
 
 MOST_PRINTED = 50
 """Classes that a terminal shows; of more, those with the lowest average precision."""
@@ -90,6 +90,25 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         for of_class, ranking in zip(relevant.T, scores.T, strict=True)
     ]
     return np.array(areas)
+
+
+def errors(
+    predictions: Predictions, thresholds: np.ndarray | None = None
+) -> list[tuple[int, int, float]]:
+    """(row, class, probability) of each image with an error, most confident first.
+
+    Multi-label: the most probable class above its threshold that the image does not have.
+    """
+    if predictions.multilabel:
+        wrong = predictions.chosen(thresholds) & ~(predictions.labels > 0)
+        probabilities = np.where(wrong, predictions.probabilities(), -1.0)
+        predicted, rows = probabilities.argmax(axis=1), np.flatnonzero(wrong.any(axis=1))
+        confidence = probabilities.max(axis=1)
+    else:
+        predicted, rows = predictions.top_classes[:, 0], np.flatnonzero(~predictions.hits())
+        confidence = predictions.top_probabilities[:, 0]
+    rows = rows[np.argsort(-confidence[rows], kind="stable")]
+    return [(int(row), int(predicted[row]), float(confidence[row])) for row in rows]
 
 
 def class_table(classes: Sequence[str], scores: ClassScores) -> list[dict[str, Any]]:

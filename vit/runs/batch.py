@@ -1,153 +1,46 @@
-"""The batch of a run: `--data.batch_size auto` on GPUs, and running out of memory in one line."""
+"""The batch of a run: a word in place of its size, and running out of memory in one line."""
 
-import gc
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from math import isqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from jsonargparse import Namespace
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch import Callback, Trainer
 
-from vit.console import say
 from vit.data.batches import DEFAULT_BATCH
 from vit.data.module import ImageData
-from vit.errors import UserError, check_types
-from vit.hardware import computes_on_cpu
-from vit.yaml_reader import read_options
-
-RESERVE = 0.05
-"""Share of a GPU's memory that a trial leaves free, for fragmentation and communication."""
-SET_BY_TRIAL = ("accumulate_grad_batches", "val_check_interval", "limit_train_batches")
-"""Arguments of the Trainer; whole numbers of the last two count batches."""
+from vit.errors import UserError
+from vit.tables import resolve, rows
 
 
-def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None) -> bool:
-    """Replaces data.batch_size=auto in `config` by the recipe's number; True if a trial follows.
+class BatchByWord(Protocol):
+    """Entry of the table of values for a word in place of the number data.batch_size."""
 
-    A resumed run, with config.yaml at `run`, keeps its batch. UserError for auto on a CPU.
-    """
-    data, trainer = config.data, config.trainer
-    if data.batch_size != "auto":
-        if data.batch_size is None and data.global_batch is None:
-            data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
-        return False
-    if computes_on_cpu(trainer.accelerator or "auto"):
-        raise UserError(
-            "data.batch_size=auto tries batches on a GPU; on a CPU a larger batch is hardly "
-            "faster: give a number, such as --data.batch_size 32"
-        )
-    if run is not None:
-        before = read_options(run)
-        check_types(run, before, data=dict, trainer=dict)
-        check_types(f"{run}: data", before["data"], batch_size=int | None)
-        data.batch_size = before["data"]["batch_size"]
-        for name in SET_BY_TRIAL:
-            trainer[name] = before["trainer"].get(name)
-        return False
-    numbers = [(recipe.get("data") or {}).get("batch_size") for recipe in recipes]
-    numbers = [DEFAULT_BATCH, *(n for n in numbers if isinstance(n, int))]
-    data.batch_size = numbers[-1] if data.global_batch is None else None
-    return True
+    def __call__(
+        self, config: Namespace, recipes: list[dict[str, Any]], run: Path | None
+    ) -> list[Callback]:
+        """Callbacks of the run, which choose the number once it is set up; maybe none.
+
+        Replaces the word in `config`, which becomes config.yaml. `run`: config.yaml of the run that
+        goes on. UserError where the word has no meaning.
+        """
+        ...
 
 
-def choose_batch(
-    config: Namespace, asked: bool, trainer: Trainer, module: LightningModule, stage: str
-) -> None:
-    """A callback's `setup`, which if `asked` chooses the largest batch that fits on all processes,
-    by trial, and writes it to `config`. The images per step stay the same.
-    """
-    if not asked or stage != "fit":
-        return
-    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(
-            "data.batch_size=auto tries batches on single GPUs and with ddp, not with "
-            f"{type(trainer.strategy).__name__}; give a number"
-        )
-    data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    processes, before = trainer.world_size, trainer.accumulate_grad_batches
-    images = data.batch_size * before
-    paired = bool(getattr(module, "mixing", None))
-    sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
-    largest = largest_batch(trainer, module, sizes)
-    gc.collect()  # the trial's copy, before the run takes its memory
-    torch.cuda.empty_cache()
-    device = trainer.strategy.root_device
-    fitting = torch.tensor(largest, device=device)
-    largest = int(trainer.strategy.reduce(fitting, reduce_op="min"))
-    if not largest:
-        raise UserError(
-            f"data.batch_size=auto: not even a batch of {sizes[0]} fits on {device}; choose a "
-            "smaller model or image"
-        )
-    batches = images // largest
-    data.batch_size = config.data.batch_size = largest
-    trainer.accumulate_grad_batches = batches
-    for name in SET_BY_TRIAL[1:]:
-        if type(getattr(trainer, name)) is int:
-            setattr(trainer, name, max(1, getattr(trainer, name) // before) * batches)
-    for name in SET_BY_TRIAL:
-        config.trainer[name] = getattr(trainer, name)
-    say(
-        f"batch size {largest:,} on each of {processes:,} processes, tried on the device: "
-        f"{batches:,} per step of {images * processes:,} images (--data.batch_size auto)"
-    )
-
-
-def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
-    """The largest of ascending batch sizes that fits, if all smaller ones do; 0 if none.
-
-    Tried by two training steps on random images with a copy of a run's module; gradients
-    accumulate. Weights and random numbers of the run stay as they were.
-    """
-    device, precision = trainer.strategy.root_device, trainer.precision_plugin
-    copy: Any = deepcopy(module)
-    copy.trainer = trainer
-    copy.setup("fit")  # which loads a teacher
-    copy = precision.convert_module(copy).to(device).train()
-    teacher = getattr(copy, "teacher", None)
-    if teacher is not None:
-        teacher.to(device, next(copy.parameters()).dtype)
-    # For the buckets of ddp or the first weights of an average, and for fragmentation.
-    reserve = 4 * sum(p.numel() for p in copy.parameters() if p.requires_grad)
-    if device.type == "cuda":
-        reserve += round(RESERVE * torch.cuda.get_device_properties(device).total_memory)
-    _held = torch.empty(reserve, dtype=torch.uint8, device=device)
-    optimizer = copy.make_optimizer()
-
-    def fails(size: int) -> bool:
-        failed = False
-        try:
-            _step_twice(copy, optimizer, precision, size)
-        except torch.OutOfMemoryError:
-            failed = True
-        # Here the error, which holds the tensors of its frames, is gone.
-        optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
-        return failed
-
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        fitting = bisect_left(sizes, True, key=fails)
-    return sizes[fitting - 1] if fitting else 0
-
-
-def _step_twice(module: Any, optimizer: Any, precision: Any, size: int) -> None:
-    config, labels, device = module.model.config, getattr(module, "labels", None), module.device
-    targets = torch.zeros(size, dtype=torch.long, device=device)
-    if labels is not None and labels.multilabel:
-        targets = torch.zeros(size, module.num_classes, device=device)
-    for _ in range(2):
-        images = torch.randn(size, config.in_channels, *config.size, device=device)
-        indices = torch.arange(size, device=device)
-        with precision.forward_context():
-            loss = module.training_loss((images, targets, indices))
-        loss.backward()
-        optimizer.step()
+def settle_batch(
+    config: Namespace, recipes: list[dict[str, Any]], run: Path | None
+) -> list[Callback]:
+    """Completes data.batch_size in `config`; as BatchByWord if it is a word."""
+    data = config.data
+    row = rows("values").get(f"data.batch_size={data.batch_size}")
+    if row is not None:
+        by_word: BatchByWord = resolve(row)
+        return by_word(config, recipes, run)
+    if data.batch_size is None and data.global_batch is None:
+        data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
+    return []
 
 
 @contextmanager
@@ -166,17 +59,3 @@ def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
             twice = 2 * trainer.accumulate_grad_batches
             remedy += f" --trainer.accumulate_grad_batches {twice}"
         raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error
-
-
-def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:
-    """Sizes of batches of one process of which a whole number makes a step, ascending.
-
-    Args:
-        whole: Images of a step of all processes; a multiple of `processes`.
-        processes: Number of processes that train together.
-        paired: Images are mixed in pairs, so that batches are even unless one is the step.
-    """
-    share = whole // processes
-    small = [n for n in range(1, isqrt(share) + 1) if share % n == 0]
-    sizes = sorted({*small, *(share // n for n in small)})
-    return [n for n in sizes if not paired or n % 2 == 0 or n == whole]

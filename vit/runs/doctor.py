@@ -21,8 +21,8 @@ from vit.data.options import Loading
 from vit.errors import MESSAGE, UserError, shorten
 from vit.hardware import available_cores, cpu_features, cpu_name, default_precision
 from vit.inference.classifier import load
-from vit.reports.history import read_history
 from vit.runs.directory import RunDirectory
+from vit.runs.files import read_history
 from vit.runs.fit import fit
 from vit.runs.options import Options
 

@@ -3,7 +3,6 @@
 The directory may come from somebody else: nothing that it names is imported.
 """
 
-import inspect
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,18 +16,17 @@ from vit.checkpoints.archives import read_checkpoint
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
-from vit.data.sampler import evaluated
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.engines import open_engine
 from vit.inference.lineage import known_by, note_seen
 from vit.preprocessing import check_choice
-from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.files import CONFIG
 from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explained, flat
-from vit.runs.options import PARSER, TASKS, Module
+from vit.runs.options import PARSER, Module, task_of
+from vit.runs.predictions import Predictions
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
 from vit.runs.trainer import (
@@ -38,8 +36,8 @@ from vit.runs.trainer import (
     limit_threads_of,
     quiet_lightning,
 )
+from vit.tables import rows
 from vit.training.callbacks import RunProgress, StopTogether
-from vit.training.patch_prediction import PatchPrediction
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (
@@ -77,7 +75,7 @@ class Subject:
         self.engine = None if exported is None else open_engine(exported)
         quiet_lightning()
         self.run, self.recorded = run, _checked_options(run)
-        self.module_class = TASKS[self.recorded["task"]]
+        self.module_class = task_of(self.recorded["task"])
         if predicting and not self.module_class.labelled:
             raise UserError(
                 f"{run} was trained without labels and names no classes; fit a head to it first: "
@@ -187,20 +185,6 @@ def images_of(run: Path, args: list[str]) -> ImageData:
     return ImageData(**options).unseen_by(known_by(run, before=True))
 
 
-def held_out_images(run: Path, count: int) -> list[Any]:
-    """At most so many images drawn of val, or else of test; [] if the data is gone."""
-    options = _options(run, _checked_options(run), []).data
-    try:
-        data = ImageData(**options).unseen_by(known_by(run, before=True))
-        images = data.splits.val or data.splits.test
-    except UserError as error:
-        note(f"the images of {run} are not used: {error}")
-        return []
-    if images is None:
-        return []
-    return [images.items[place] for place in evaluated(len(images), count, data.seed)]
-
-
 def _checked_options(run: Path) -> dict[str, Any]:
     """Content of config.yaml. UserError without one, and where it is not as a run writes it."""
     if not is_run(run):
@@ -216,7 +200,7 @@ def _checked_options(run: Path) -> dict[str, Any]:
     check_types(file, options, **types)
     check_types(f"{file}: data", options["data"], splits=dict | None)
     check_types(f"{file}: model", options["model"], loss=dict | None)
-    check_choice(f"{file}: task", options["task"], (*TASKS,))
+    check_choice(f"{file}: task", options["task"], (*rows("tasks"),))
     return options
 
 
@@ -240,10 +224,10 @@ def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespa
     data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
     data = {name: value for name, value in data.items() if name not in OF_TRAINING}
     sections = {"data": data}
-    if not (task := TASKS[recorded["task"]]).labelled:
-        shared = inspect.signature(PatchPrediction).parameters
-        parser.add_class_arguments(task, "model", skip={*shared}, **settings)
-        sections["model"] = {k: v for k, v in recorded["model"].items() if k not in shared}
+    if not (task := task_of(recorded["task"])).labelled:
+        parser.add_class_arguments(task, "model", skip={*task.of_training}, **settings)
+        model = recorded["model"].items()
+        sections["model"] = {name: v for name, v in model if name not in task.of_training}
     names = {*parser.get_defaults().keys()}
     for name, value in flat(sections):
         if name not in names or not _is_plain(value):

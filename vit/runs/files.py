@@ -1,19 +1,23 @@
 """The files of a run directory that need no training library to be read."""
 
+import csv
 import json
+from contextlib import suppress
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from vit.console import note
 from vit.errors import check_types
-from vit.reports.history import read_history
 
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
 HEADER = "# vit: the resolved options of a run\n"
 """First line of our config.yaml, by which a run directory is known."""
 SCORES = ("acc1", "map", "loss")
 """Metrics of a list, the first one that a run has."""
+
+Row = dict[str, float]
 
 
 def is_run(folder: Path) -> bool:
@@ -67,3 +71,18 @@ def _entry(run: Path) -> dict[str, str]:
     changed = max(path.stat().st_mtime for path in files)
     date = datetime.fromtimestamp(changed).isoformat()
     return {"run": str(run), "score": score, "date": date, "state": state}
+
+
+def read_history(path: Path) -> list[Row]:
+    """The finite numbers in the rows of metrics.csv; empty without a file.
+
+    Damaged rows are left out, and one that is being written, without its line break.
+    """
+    rows: list[Row] = []
+    if not path.is_file():
+        return rows
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(line for line in file if line.endswith("\n")):
+            with suppress(TypeError, ValueError):
+                rows.append({column: float(cell) for column, cell in row.items() if cell})
+    return [{column: x for column, x in row.items() if isfinite(x)} for row in rows]

@@ -18,20 +18,19 @@ from vit.data.module import ImageData
 from vit.data.sources import PathList
 from vit.hardware import hardware, peak_memory, versions
 from vit.inspection.looks import glances
-from vit.reports.closing import closing, headline
-from vit.reports.predictions import Predictions
 from vit.reports.pretraining import Examples, write_pretraining
 from vit.reports.results import write_results
+from vit.runs.closing import closing, headline
 from vit.runs.directory import RunDirectory, find_checkpoint
 from vit.runs.files import SUMMARY
 from vit.runs.following import carried
 from vit.runs.options import Module, Options
-from vit.runs.scoring import finite, score, thresholds_of
+from vit.runs.predictions import Predictions
+from vit.runs.scoring import COVERAGES, finite, score, thresholds_of
 from vit.runs.trust import measure
 from vit.training.budget import batches_per_epoch, time_limit
 from vit.training.callbacks import FineTuneBySize
 from vit.training.lightning_internals import log_at_last_step
-from vit.training.lora import merge_lora
 from vit.training.saving import BestCheckpoint
 from vit.writing import write_json
 
@@ -58,15 +57,17 @@ def finish(
     seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
     summary = _summary(options, trainer, model, data)
     summary |= {"train_seconds": seconds, "train_cpu_seconds": cpu, "resumed_at": run.step}
-    merge_lora(model.model)  # what is scored is what is written
+    model.merge()  # what is scored is what is written
     _write_model(run, options, model, data, summary)
     trust = measure(trainer, model, data, summary) if data.labelled else None
     if trust is not None and is_first_process():
         trust.write(run.folder / "model")
     split: str = summary["split"]
     predictions, metrics = None, {}
+    # Sets are counted on other images than those of the measurement.
+    cuts = {} if trust is None or split == "val" else trust.cuts(COVERAGES)
     if split != "none":
-        metrics, predictions = score(trainer, model, data, split, trust)
+        metrics, predictions = score(trainer, model, data, split, cuts)
     summary["metrics"] |= metrics
     if trust is not None and predictions is not None:
         summary["confidence"]["sets"] = predictions.sets
@@ -80,7 +81,7 @@ def finish(
     items = (held_out or data.splits.train).items
     run.closing = closing(
         run.folder,
-        headline(split, metrics, predictions),
+        headline(model, split, metrics, predictions),
         longer=limit_option(trainer),
         labelled=data.labelled,
         root=data.root,

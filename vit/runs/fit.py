@@ -13,7 +13,7 @@ from vit.checkpoints.native import OURS
 from vit.console import note, say
 from vit.data.module import ImageData
 from vit.inference.lineage import known_by
-from vit.runs.batch import choose_batch, naming_a_smaller_batch
+from vit.runs.batch import naming_a_smaller_batch
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import draw_first_batch
@@ -58,7 +58,7 @@ def fit(options: Options) -> RunDirectory:
             callbacks=[  # in the order in which they act
                 alive,
                 LambdaCallback(setup=partial(check_same, options, data)),
-                LambdaCallback(setup=partial(choose_batch, options.config, options.chooses_batch)),
+                *options.batch_trial,
                 *recipe,
                 *options.early_stopping(data, model.monitor),
                 *([RunProgress()] if bar else []),

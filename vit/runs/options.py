@@ -45,11 +45,8 @@ from vit.runs.trainer import (
     logger_arguments,
     quiet_lightning,
 )
-from vit.training.autoregressive import Autoregressive
+from vit.tables import resolve, rows
 from vit.training.callbacks import Patience
-from vit.training.classifier import ImageClassifier
-from vit.training.masked_autoencoder import MaskedAutoencoder
-from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.network_training import (
     ADAMW,
     OF_DATA,
@@ -57,18 +54,9 @@ from vit.training.network_training import (
     build_optimizer,
 )
 from vit.training.optimizers.groups import param_groups
-from vit.training.sharding import FSDP2
 from vit.yaml_reader import load_yaml, quoted_keys, read_recipe
 
 Module = NetworkTraining[Any, Any]
-
-TASKS: dict[str, type[Module]] = {
-    "classification": ImageClassifier,
-    "masked_patches": MaskedPatchPrediction,
-    "mae": MaskedAutoencoder,
-    "autoregressive": Autoregressive,
-}
-"""The module that is trained, by the name that a recipe gives it."""
 
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
@@ -98,7 +86,7 @@ class Options:
         if not files and self._run_config is not None:
             files = [self._run_config]
         if not files:
-            if first.task is not None and not TASKS[_task(first.task, [])].labelled:
+            if first.task is not None and not task_of(first.task).labelled:
                 raise UserError(
                     f"--task {first.task} needs a recipe: -c pretrain/..., or your own (`vit "
                     "recipes` lists them)"
@@ -108,7 +96,9 @@ class Options:
             say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
         self.recipes = [read_recipe(path) for path in files]
-        self.module_class = TASKS[_task(first.task, self.recipes)]
+        named = [recipe["task"] for recipe in self.recipes if "task" in recipe]
+        typed = [] if first.task is None else [first.task]
+        self.module_class = task_of(["classification", *named, *typed][-1])
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
         self._goes_on = files == [self._run_config]
@@ -171,13 +161,13 @@ class Options:
             if not os.path.exists(config.model.pretrained):  # before it is fetched
                 self.looked = self._data_of(built).look()
             fill_from_weights(config)
-        elif config.trainer.strategy == FSDP2:
+        elif f"trainer.strategy={config.trainer.strategy}" in rows("values"):
             self._check_values()
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             say(f"precision {precision}: {reason} (--trainer.precision)")
             config.trainer.precision = precision
-        self.chooses_batch = settle_batch(config, self.recipes, self._run_config)
+        self.batch_trial = settle_batch(config, self.recipes, self._run_config)
 
     def _check_values(self) -> Namespace:
         """The values as objects. UserError for those that constructors refuse."""
@@ -324,13 +314,12 @@ def _config_of_run(first: argparse.Namespace) -> Path | None:
     return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
 
 
-def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
-    """The task that the arguments or the recipes name; it decides which options there are."""
-    named = [typed] if typed is not None else [r["task"] for r in recipes if "task" in r]
-    task = str(named[-1]) if named else "classification"
-    if task not in TASKS:
-        raise UserError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; choose {[*TASKS]}")
-    return task
+def task_of(name: Any) -> type[Module]:
+    """The module that is trained by that task; it decides which options there are."""
+    task, tasks = str(name), rows("tasks")
+    if task not in tasks:
+        raise UserError(f"unknown task {task!r}{did_you_mean(task, tasks)}; choose {[*tasks]}")
+    return resolve(tasks[task])
 
 
 def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:

@@ -10,8 +10,8 @@ from vit.console import Meter
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
 from vit.intervals import Paired
-from vit.reports.predictions import Predictions
 from vit.runs.evaluate import Subject
+from vit.runs.predictions import Predictions
 from vit.training.metrics import average_precision
 
 SIGNIFICANT = 0.05

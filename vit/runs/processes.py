@@ -27,8 +27,8 @@ from vit.errors import UserError
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
 from vit.signals import deferred
-from vit.training.callbacks.linear_probe import from_all_processes
 from vit.training.lightning_internals import take_children
+from vit.training.parts import from_all_processes
 
 HANDED_DOWN = "VIT_RUN"
 """Environment variable with the first process's decision, for those that Lightning starts."""

@@ -10,11 +10,10 @@ from lightning.pytorch.callbacks import Callback
 
 from vit.confidence import carried_over, set_scores
 from vit.console import note
-from vit.inference.trust import Trust
 from vit.label_tree import LabelTree
 from vit.ranking import top_classes
-from vit.reports.predictions import Predictions
-from vit.training.callbacks.linear_probe import from_all_processes
+from vit.runs.predictions import Predictions
+from vit.training.parts import from_all_processes
 
 TOP = 5
 COVERAGES = (0.8, 0.9, 0.95)
@@ -77,15 +76,18 @@ class CollectPredictions(Callback):
 
 
 def score(
-    trainer: Trainer, model: Any, data: Any, split: str, trust: Trust | None = None
+    trainer: Trainer,
+    model: Any,
+    data: Any,
+    split: str,
+    cuts: Mapping[float, float] | None = None,
 ) -> tuple[dict[str, float], Any]:
     """Metrics of one split, and predictions if it has labels; every process calls it.
 
-    `trust`: the sets of classes that it gives are counted, on other images than its own.
+    `cuts`: of CollectPredictions.
     """
-    cuts = {} if trust is None or split == "val" else trust.cuts(COVERAGES)
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
-    collect = CollectPredictions(cuts, tree)
+    collect = CollectPredictions(cuts or {}, tree)
     if data.labelled:
         trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
     data.evaluation_split = model.evaluation_split = split

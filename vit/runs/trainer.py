@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer
 
 from vit.errors import MESSAGE, UserError, shorten
 from vit.hardware import limit_threads
-from vit.training.sharding import FSDP2, ShardedStrategy
+from vit.tables import resolve, rows
 
 # Arguments that a run sets itself.
 SET_HERE = {
@@ -53,8 +53,9 @@ LOGGERS: dict[str, tuple[str, dict[str, str]]] = {
 
 def build_trainer(**arguments: Any) -> Trainer:
     """A Trainer that leaves sampling to the run. UserError for arguments that it refuses."""
-    if arguments.get("strategy") == FSDP2:  # of a name Lightning does not check the precision
-        arguments["strategy"] = ShardedStrategy()
+    row = rows("values").get(f"trainer.strategy={arguments.get('strategy')}")
+    if row is not None:  # of a name Lightning does not check the precision
+        arguments["strategy"] = resolve(row)()
     with in_one_line(MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError):
         return Trainer(use_distributed_sampler=False, **arguments)
 

@@ -17,7 +17,8 @@ from vit.evaluation.rejection import accuracies
 from vit.inference.classifier import Classifier
 from vit.inference.trust import Trust
 from vit.inference.unknown import energy
-from vit.training.callbacks.linear_probe import LinearProbe, from_all_processes
+from vit.training.callbacks.linear_probe import LinearProbe
+from vit.training.parts import from_all_processes
 
 MOST = 10_000
 """Images of val at most; fewer of many classes."""

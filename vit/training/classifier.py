@@ -20,8 +20,8 @@ from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.training.counted_data import counting_data, logits_of
-from vit.training.distillation import Teacher
-from vit.training.lora import add_lora
+from vit.training.distillation import Teacher, with_answers
+from vit.training.lora import add_lora, merge_lora
 from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
@@ -222,6 +222,9 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         if self.loss.distillation is not None:
             self.forward_distilled = torch.compile(self.forward_distilled)
 
+    def merge(self) -> None:
+        merge_lora(self.model)
+
     def setup(self, stage: str) -> None:
         if stage != "fit":
             return
@@ -271,7 +274,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         images = images.to(self.dtype)
         logits, distilled = self.forward_distilled(images)
         loss = self.loss(logits, labels, self.class_weights)
-        return self.loss.distillation(loss, distilled, self.teacher(images))
+        return with_answers(loss, distilled, self.teacher(images), self.loss.distillation)
 
     def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `b k` of the class token and of the distillation token."""

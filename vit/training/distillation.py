@@ -4,53 +4,34 @@ Shapes: b c h w images, k classes.
 """
 
 import os
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vit.checkpoints.pretrained import LoadReport, create_model
-from vit.errors import POSITIVE, SHARE, UserError, check_range
+from vit.errors import UserError
 from vit.preprocessing import Preprocess
 from vit.shapes import Float
+from vit.training.losses import Distillation
 
 
-@dataclass(kw_only=True)
-class Distillation:
-    """The task of the distillation token's head. The class token's head keeps the labels."""
-
-    teacher: str | None = None
-    """Weights of the teacher, a model of the same classes: a run, a model directory, a file, or a
-    hub address. It sees the student's images, mixed and augmented as they are."""
-    kind: Literal["hard", "soft"] = "hard"
-    """hard: the teacher's first choice is the label (equation 3). soft: its probabilities are the
-    targets (equation 2)."""
-    alpha: float = 0.5
-    """Weight in [0, 1] of this loss; the loss on the labels has the rest."""
-    temperature: float = 1.0
-    """Divides the logits of both for the soft targets."""
-
-    def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, SHARE)
-        check_range("temperature", self.temperature, POSITIVE)
-        if self.kind == "hard" and self.temperature != 1:
-            raise UserError(f"temperature={self.temperature} has no effect on kind=hard")
-
-    def __call__(
-        self, loss: Tensor, logits: Float[Tensor, "b k"], answers: Float[Tensor, "b k"]
-    ) -> Float[Tensor, ""]:
-        """`loss` on the labels, joined with that of the token's `logits` on the teacher's."""
-        logits, answers = logits.to(loss.dtype), answers.to(loss.dtype)
-        if self.kind == "hard":
-            distilled = F.cross_entropy(logits, answers.argmax(-1))
-        else:
-            t = self.temperature
-            student, teacher = (F.log_softmax(x / t, dim=-1) for x in (logits, answers))
-            # The mean over images and classes: k times less than equation 2 (DeiT, losses.py).
-            distilled = F.kl_div(student, teacher, reduction="mean", log_target=True) * t * t
-        return (1 - self.alpha) * loss + self.alpha * distilled
+def with_answers(
+    loss: Tensor,
+    logits: Float[Tensor, "b k"],
+    answers: Float[Tensor, "b k"],
+    options: Distillation,
+) -> Float[Tensor, ""]:
+    """`loss` on the labels, joined with that of the token's `logits` on the teacher's."""
+    logits, answers = logits.to(loss.dtype), answers.to(loss.dtype)
+    if options.kind == "hard":
+        distilled = F.cross_entropy(logits, answers.argmax(-1))
+    else:
+        t = options.temperature
+        student, teacher = (F.log_softmax(x / t, dim=-1) for x in (logits, answers))
+        # The mean over images and classes: k times less than equation 2 (DeiT, losses.py).
+        distilled = F.kl_div(student, teacher, reduction="mean", log_target=True) * t * t
+    return (1 - options.alpha) * loss + options.alpha * distilled
 
 
 class Teacher:

@@ -8,12 +8,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.errors import BELOW_ONE, FINITE, POSITIVE, UserError, check_range, did_you_mean, some_of
+from vit.errors import (
+    BELOW_ONE,
+    FINITE,
+    POSITIVE,
+    SHARE,
+    UserError,
+    check_range,
+    did_you_mean,
+    some_of,
+)
 from vit.preprocessing import check_choice
 from vit.shapes import Float
-from vit.training.distillation import Distillation
 
 Kind = Literal["auto", "softmax", "sigmoid", "bce"]
+
+
+@dataclass(kw_only=True)
+class Distillation:
+    """The task of the distillation token's head (DeiT, arXiv:2012.12877, section 4). The class
+    token's head keeps the labels."""
+
+    teacher: str | None = None
+    """Weights of the teacher, a model of the same classes: a run, a model directory, a file, or a
+    hub address. It sees the student's images, mixed and augmented as they are."""
+    kind: Literal["hard", "soft"] = "hard"
+    """hard: the teacher's first choice is the label (equation 3). soft: its probabilities are the
+    targets (equation 2)."""
+    alpha: float = 0.5
+    """Weight in [0, 1] of this loss; the loss on the labels has the rest."""
+    temperature: float = 1.0
+    """Divides the logits of both for the soft targets."""
+
+    def __post_init__(self) -> None:
+        check_range("alpha", self.alpha, SHARE)
+        check_range("temperature", self.temperature, POSITIVE)
+        if self.kind == "hard" and self.temperature != 1:
+            raise UserError(f"temperature={self.temperature} has no effect on kind=hard")
 
 
 @dataclass(kw_only=True)

@@ -3,6 +3,7 @@
 Shapes: b batch, k classes, n images.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -175,7 +176,7 @@ def _hits(relevant: Tensor) -> Tensor:
     return relevant.cumsum(1, dtype=torch.int64).to(exact)
 
 
-class SplitMetrics(torch.nn.Module):
+class SplitMetrics(torch.nn.Module, ABC):
     """Loss, number of images and scores of one split; a subclass adds scores."""
 
     IN_DOUBLE: tuple[type[Metric], ...] = (MeanMetric, SumMetric, CalibrationError)
@@ -193,6 +194,10 @@ class SplitMetrics(torch.nn.Module):
                 metric.reset()
                 if isinstance(metric, self.IN_DOUBLE) and metric.device.type != "mps":
                     metric.set_dtype(torch.float64)
+
+    @abstractmethod
+    def compute(self) -> dict[str, Tensor]:
+        """The scores by their names, of all processes."""
 
 
 class EvaluationMetrics(SplitMetrics):

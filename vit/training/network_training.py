@@ -27,16 +27,15 @@ from vit.preprocessing import Preprocess
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
-from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.lightning_internals import is_logged
 from vit.training.losses import with_penalties
-from vit.training.metrics import EvaluationMetrics
+from vit.training.metrics import SplitMetrics
 from vit.training.optimizers.groups import param_groups
-from vit.training.patch_metrics import PatchMetrics
+from vit.training.parts import Dividing
+from vit.training.saving import averages
 from vit.training.schedules import Schedule
-from vit.training.sharding import ShardedStrategy, check_optimizer
 
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
 DECIDED = {
@@ -55,7 +54,7 @@ OF_DATA = frozenset(
 REFUSED: dict[type[Callback], str] = {
     GradientAccumulationScheduler: "a run with it cannot be resumed; set "
     "trainer.accumulate_grad_batches",
-    StochasticWeightAveraging: "its average is not scored; use vit.training.callbacks.EMA",
+    StochasticWeightAveraging: "its average is not scored; use vit.EMA",
     BackboneFinetuning: "it adds parameters in a run; -c finetune fits the head first",
     BatchSizeFinder: "use --data.batch_size auto",
     LearningRateFinder: "`vit transfer` tries several learning rates",
@@ -114,7 +113,7 @@ def build_network(
 
 
 Network = TypeVar("Network", bound=Model)
-Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
+Scores = TypeVar("Scores", bound=SplitMetrics)
 
 
 class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
@@ -124,6 +123,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Training needs labels."""
     monitor: str
     """The validation score by which the best weights are chosen."""
+    of_training: frozenset[str] = frozenset()
+    """Arguments that a test does without; of a task without labels it takes the others again."""
     classes: list[str] | None = None
     """Class names in the order of the outputs."""
     model: Network
@@ -176,6 +177,13 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """Pictures for the report; None without any."""
         return None
 
+    def headline(self, split: str, metrics: dict[str, float]) -> str:
+        """The main result on a split, where there are no predictions to count."""
+        return f"{split} loss  {metrics[f'{split}/loss']:.4f}"
+
+    def merge(self) -> None:
+        """Ends the training: adds what was trained beside the weights to them, in place."""
+
     def guards(self) -> list[Callback]:
         """Callbacks of every fit and evaluation."""
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
@@ -190,7 +198,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def configure_model(self) -> None:
         strategy = self.trainer.strategy
-        sharded = isinstance(strategy, ShardedStrategy)
+        sharded = isinstance(strategy, Dividing)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             if strategy.root_device.type == "cpu":  # Triton brings its compiler
@@ -240,7 +248,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
         optimizer = self.make_optimizer()
-        check_optimizer(trainer, optimizer)
         total, timer = step_budget(trainer), time_limit(trainer)
         if schedule.needs_budget and total is None and timer is None:
             raise UserError(

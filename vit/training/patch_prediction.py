@@ -120,6 +120,8 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         self.mean = preprocess.mean if preprocess else (0.0,) * 3
         self.std = preprocess.std if preprocess else (1.0,) * 3
 
+    of_training = frozenset(inspect.signature(__init__).parameters)
+
     def _predicts(self, num_answers: int, num_classes: int) -> None:
         """Completes the constructor of a subclass; the arguments are those of PatchMetrics."""
         self.val_metrics, self.test_metrics = (
@@ -135,8 +137,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
-        shared = inspect.signature(PatchPrediction).parameters
-        own = {option: value for option, value in recorded.items() if option not in shared}
+        own = {name: value for name, value in recorded.items() if name not in cls.of_training}
         module = cls(pretrained=weights, **of_data, **own)
         module.load_state_dict(read_state())  # model/ has the encoder alone
         return module
@@ -235,6 +236,12 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         }
         corrupted = arrays["corrupted"][..., 0] > 0
         return {**arrays, "corrupted": corrupted, "caption": self.caption}
+
+    def headline(self, split: str, metrics: dict[str, float]) -> str:
+        from vit.reports.pretraining import pretraining_headline  # heavy: imports matplotlib
+
+        _, loss, note = pretraining_headline(split, metrics)
+        return f"{split} loss  {loss}\n{note}".rstrip()
 
     def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from typing_extensions import override
@@ -157,3 +157,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         if Path(path).is_dir():  # of a run on several processes
             return read_checkpoint(Path(path))
         return super().load_checkpoint(path, *args, **options)
+
+
+def averages(trainer: Trainer) -> bool:
+    """True if a callback of the run averages its weights; then checkpoints have both."""
+    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    return any(isinstance(callback, WeightAveraging) for callback in callbacks)

@@ -1,30 +1,23 @@
-"""FSDP2 (fully_shard): each process holds some rows of every weight, gradient and optimizer state.
+"""FSDP2 (fully_shard): a process holds some rows of every weight, gradient and optimizer state."""
 
-The functions take such tensors (DTensor) and ordinary ones, which are whole, and their only part.
-"""
-
-from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
-from torch import Tensor, nn
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
+from torch import nn
 from torch.optim import Adafactor, Muon, Optimizer
 
 from vit.checkpoints.lora import A
-from vit.checkpoints.writing import full, is_sharded
+from vit.checkpoints.writing import is_sharded
 from vit.errors import UserError
 from vit.models.units import sharded_units
-
-FSDP2 = "fsdp2"
-"""The name of the strategy."""
+from vit.training.parts import Dividing
 
 
-class ShardedStrategy(ModelParallelStrategy):
+class ShardedStrategy(ModelParallelStrategy, Dividing):
     """Rows of all parameters divided among all processes: `--trainer.strategy fsdp2`.
 
     Lightning's own divides among machines only. A unit of `sharded_units` is gathered for its
@@ -77,6 +70,12 @@ class ShardedStrategy(ModelParallelStrategy):
         if hasattr(network, "forward_distilled"):
             fsdp.register_fsdp_forward_method(network, "forward_distilled")
 
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Checks them, too."""
+        super().setup_optimizers(trainer)
+        for optimizer in self.optimizers:
+            check_optimizer(optimizer)
+
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
@@ -108,47 +107,10 @@ class ShardedStrategy(ModelParallelStrategy):
     lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore
 
 
-StrategyRegistry.register(FSDP2, ShardedStrategy, "rows of all weights on each process")
-
-
-def check_optimizer(trainer: Trainer, optimizer: Optimizer) -> None:
-    """UserError for shards and an optimizer of torch that needs whole matrices."""
-    if isinstance(trainer.strategy, ShardedStrategy) and isinstance(optimizer, Adafactor | Muon):
+def check_optimizer(optimizer: Optimizer) -> None:
+    """UserError for an optimizer of torch that needs whole matrices."""
+    if isinstance(optimizer, Adafactor | Muon):
         raise UserError(
             f"model.optimizer={type(optimizer).__name__} needs whole matrices, not shards; "
-            "choose torch.optim.AdamW, or LAMB or MuonWithAdamW of vit.training.optimizers"
+            "choose torch.optim.AdamW, vit.LAMB or vit.MuonWithAdamW"
         )
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The rows of this process, possibly none; without gradients, a change is one of `tensor`."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # pyright: ignore
-
-
-def gathered(module: nn.Module) -> nn.Module:
-    """A copy that is whole, or the module if it is; every process must call it."""
-    parameters = [*module.parameters()]
-    if not any(map(is_sharded, parameters)):
-        return module
-    return deepcopy(module, {id(p): nn.Parameter(full(p.detach())) for p in parameters})
-
-
-def part(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor divided as `like` is; nothing is sent."""
-    if not is_sharded(like) or is_sharded(tensor):
-        return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(like, DTensor)
-    mesh, placements = like.device_mesh, like.placements
-    return distribute_tensor(tensor.to(like.device), mesh, placements, src_data_rank=None)
-
-
-def norms(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Euclidean norms of tensors whose local rows are `parts`, divided as `like` is."""
-    found = torch.stack(torch._foreach_norm([*parts]))  # pyright: ignore[reportPrivateImportUsage]
-    if not is_sharded(like):
-        return found
-    squares = found.square()
-    dist.all_reduce(squares, group=like.device_mesh.get_group())  # pyright: ignore
-    return squares.sqrt()

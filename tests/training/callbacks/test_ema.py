@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from vit.errors import UserError
-from vit.training.callbacks import EMA
+from vit.training.callbacks.ema import EMA
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

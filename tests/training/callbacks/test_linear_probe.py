@@ -15,7 +15,7 @@ from tests.grouped import tuned
 from vit.checkpoints.native import save_native
 from vit.errors import UserError
 from vit.logistic import FOLDS, STRENGTHS, fit_head, set_head
-from vit.training.callbacks import EMA
+from vit.training.callbacks.ema import EMA
 from vit.training.callbacks.linear_probe import LinearProbe, extend_head
 from vit.training.losses import balanced_weights
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.training.optimizers.test_groups import groups_of, vit
-from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW
+from vit.training.optimizers import MuonWithAdamW
+from vit.training.optimizers.foreach import LAMB, SGDW
 
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -12,9 +12,9 @@ from vit.console import say
 from vit.errors import UserError
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
 from vit.training.budget import time_limit
-from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data, logits_of
-from vit.training.sharding import part
+from vit.training.parts import part
+from vit.training.saving import averages
 
 MAX_VALIDATION = 2_000
 """At most this many validation images choose the share; each share takes a pass over them."""

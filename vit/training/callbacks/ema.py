@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.errors import BELOW_ONE, check_range
-from vit.training.sharding import ShardedStrategy, local
+from vit.training.parts import Dividing, local
 
 
 class EMA(WeightAveraging):
@@ -32,7 +32,7 @@ class EMA(WeightAveraging):
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and isinstance(trainer.strategy, ShardedStrategy):
+        if stage == "fit" and isinstance(trainer.strategy, Dividing):
             # The module is whole until `configure_model`, and cannot be copied after it.
             tensors: Any = {id(p): nn.Parameter(p.to("meta")) for p in pl_module.parameters()}
             tensors[id(pl_module.device_mesh)] = None
@@ -43,7 +43,7 @@ class EMA(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if isinstance(trainer.strategy, ShardedStrategy):
+        if isinstance(trainer.strategy, Dividing):
             assert self._average_model is not None
             state = pl_module.state_dict().items()
             shards = {name: t.to(torch.float32, copy=True) for name, t in state}
@@ -99,9 +99,3 @@ class EMA(WeightAveraging):
         # The module holds the average now; Lightning would swap it out again in a later validation
         # and load the raw weights of a checkpoint in a later test.
         self._average_model = None
-
-
-def averages(trainer: Trainer) -> bool:
-    """True if a callback of the run averages its weights."""
-    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-    return any(isinstance(callback, WeightAveraging) for callback in callbacks)

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.training.sharding import local
+from vit.training.parts import local
 
 
 class FiniteLoss(Callback):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from vit.errors import UserError
 from vit.logistic import STRENGTHS, FittedHead, can_fold, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
 from vit.training.losses import balanced_weights
-from vit.training.sharding import gathered, part
+from vit.training.parts import from_all_processes, gathered, part
 
 MAX_IMAGES = 10_000
 """Training images at most for a head that is fine-tuned next."""
@@ -154,12 +153,3 @@ def extend_head(
     head = fit_head(inputs, labels, len(bias), strengths, class_weights, given, groups)
     head.weight[known], head.bias[known] = weight[known], bias[known]
     return head
-
-
-def from_all_processes(value: Any) -> list[Any]:
-    """The values of all processes, on each; every process must call it."""
-    if not torch.distributed.is_initialized():
-        return [value]
-    shares: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(shares, value)
-    return shares

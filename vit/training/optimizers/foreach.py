@@ -4,25 +4,18 @@
 # pyright: reportPrivateImportUsage=false
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from vit.checkpoints.writing import is_sharded
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, check_range
-from vit.training.sharding import local, norms
-
-Closure = Callable[[], float]
-
-
-def evaluate(closure: Closure | None) -> float | None:
-    """The closure's loss, computed with gradients; None without a closure."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
+from vit.training.optimizers.muon import Closure, evaluate
+from vit.training.parts import local
 
 
 class ForeachOptimizer(Optimizer, ABC):
@@ -127,3 +120,13 @@ class SGDW(ForeachOptimizer):
         torch._foreach_add_(moments, grads)
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(params, moments, alpha=-group["lr"])
+
+
+def norms(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Euclidean norms of tensors whose local rows are `parts`, divided as `like` is."""
+    lengths = torch.stack(torch._foreach_norm([*parts]))
+    if not is_sharded(like):
+        return lengths
+    squares = lengths.square()
+    dist.all_reduce(squares, group=like.device_mesh.get_group())  # pyright: ignore
+    return squares.sqrt()

@@ -8,6 +8,7 @@ Shapes: r rows, c columns, s matrices of one shape.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,14 +18,15 @@ from torch.optim import AdamW
 from vit.errors import UserError
 from vit.hardware import has_bfloat16
 from vit.shapes import Float
-from vit.training.optimizers.foreach import Closure, evaluate
 from vit.training.optimizers.groups import TABLE
-from vit.training.sharding import full, part
+from vit.training.parts import full, part
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 AT_ONCE = 2**25  # numbers that are made orthogonal together: memory
+
+Closure = Callable[[], float]
 
 
 class MuonWithAdamW(AdamW):
@@ -95,6 +97,14 @@ class MuonWithAdamW(AdamW):
                 apply_nearest(alike, group["lr"])
         for alike in waiting.values():
             apply_nearest(alike, group["lr"])
+
+
+def evaluate(closure: Closure | None) -> float | None:
+    """The closure's loss, computed with gradients; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def apply_nearest(alike: list[tuple[Tensor, Tensor]], lr: float) -> None:

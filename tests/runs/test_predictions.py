@@ -3,7 +3,7 @@ import csv
 import numpy as np
 import pytest
 
-from vit.reports.predictions import write_csv
+from vit.runs.predictions import write_csv
 
 CLASSES = [f"class {i}" for i in range(10)]
 
@@ -12,21 +12,6 @@ def rows_of(file, *arguments, **options):
     write_csv(file, *arguments, **options)
     with file.open(newline="", encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
-
-
-def test_errors_are_the_wrong_predictions_most_confident_first(few):
-    assert few().errors() == [(2, 1, 0.8), (1, 0, 0.7)]
-    assert few(labels=np.array([0, 0, 1])).errors() == []
-
-
-def test_an_error_of_several_labels_is_the_first_class_that_is_not_there(few):
-    predictions = few(
-        labels=np.array([[1, 0], [1, 0], [0, 0]]),
-        top_probabilities=np.array([[0.9, 0.8], [0.9, 0.49], [0.6, 0.5]]),
-    )
-    # Row 0: class 0 is there, class 1 at 0.8 is not. Row 1: class 1 stays below one half.
-    assert predictions.errors() == [(0, 1, 0.8), (2, 1, 0.6)]
-    assert predictions.errors(np.array([0.5, 0.7])) == [(0, 1, 0.8)]
 
 
 def test_predictions_csv_has_one_row_an_image_with_its_most_probable_classes(tmp_path, few, answer):

@@ -75,22 +75,6 @@ class Predictions:
         """(n, k) true where a class of multi-label data is above its threshold (k,)."""
         return self.probabilities() > (THRESHOLD if thresholds is None else thresholds)
 
-    def errors(self, thresholds: np.ndarray | None = None) -> list[tuple[int, int, float]]:
-        """(row, class, probability) of each image with an error, most confident first.
-
-        Multi-label: the most probable class above its threshold that the image does not have.
-        """
-        if self.multilabel:
-            wrong = self.chosen(thresholds) & ~(self.labels > 0)
-            probabilities = np.where(wrong, self.probabilities(), -1.0)
-            predicted, rows = probabilities.argmax(axis=1), np.flatnonzero(wrong.any(axis=1))
-            confidence = probabilities.max(axis=1)
-        else:
-            predicted, rows = self.top_classes[:, 0], np.flatnonzero(~self.hits())
-            confidence = self.top_probabilities[:, 0]
-        rows = rows[np.argsort(-confidence[rows], kind="stable")]
-        return [(int(row), int(predicted[row]), float(confidence[row])) for row in rows]
-
 
 def write_csv(
     file: Path,

@@ -1,22 +1,26 @@
 """The last lines of `vit fit`: the result, the run directory, and the next commands."""
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from vit.reports.predictions import Predictions
-from vit.reports.pretraining import pretraining_headline
+from vit.runs.predictions import Predictions
+from vit.training.network_training import NetworkTraining
 
 
-def headline(split: str, metrics: Mapping[str, float], predictions: Predictions | None) -> str:
+def headline(
+    model: NetworkTraining[Any, Any],
+    split: str,
+    metrics: dict[str, float],
+    predictions: Predictions | None,
+) -> str:
     """The main score."""
     if split == "none":
         return "not scored: no images for it, or --final_split none"
     if not metrics:
         return f"{split} not scored"
     if predictions is None:
-        _, loss, note = pretraining_headline(split, metrics)
-        return f"{split} loss  {loss}\n{note}".rstrip()
+        return model.headline(split, metrics)
     n = len(predictions.indices)
     if f"{split}/acc1" in metrics:
         right = int((predictions.top_classes[:, 0] == predictions.labels).sum())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from vit.calibration import reliability
+from vit.evaluation.reliability import reliability
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
