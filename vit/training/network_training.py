@@ -55,7 +55,7 @@ OF_DATA = frozenset(
 REFUSED: dict[type[Callback], str] = {
     GradientAccumulationScheduler: "a run with it cannot be resumed; set "
     "trainer.accumulate_grad_batches",
-    StochasticWeightAveraging: "its average is not scored; use vit.training.callbacks.EMA",
+    StochasticWeightAveraging: "its average is not scored; use vit.EMA",
     BackboneFinetuning: "it adds parameters in a run; -c finetune fits the head first",
     BatchSizeFinder: "use --data.batch_size auto",
     LearningRateFinder: "`vit transfer` tries several learning rates",

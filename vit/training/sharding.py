@@ -116,7 +116,7 @@ def check_optimizer(trainer: Trainer, optimizer: Optimizer) -> None:
     if isinstance(trainer.strategy, ShardedStrategy) and isinstance(optimizer, Adafactor | Muon):
         raise UserError(
             f"model.optimizer={type(optimizer).__name__} needs whole matrices, not shards; "
-            "choose torch.optim.AdamW, or LAMB or MuonWithAdamW of vit.training.optimizers"
+            "choose torch.optim.AdamW, vit.LAMB or vit.MuonWithAdamW"
         )
 
 
