@@ -54,7 +54,10 @@ TABLES: dict[str, dict[str, str]] = {
     "openers": {},
     # Asked in this order: ours first, since our names of tensors are also timm's.
     "formats": {},
-    "builders": {},
+    # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.
+    "builders": {
+        "variant": "vit.variants.table:build",
+    },
     # Words that mean weights.
     "names": {},
     # Suffix of a model that another runtime computes.
