@@ -60,42 +60,76 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Words that mean weights.
     "names": {},
-    # Suffix of a model that another runtime computes.
-    "engines": {},
-    # Field that a prediction gains.
-    "answers": {},
+    # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
+    "engines": {
+        ".onnx": "vit.inference.engines:open_engine",
+        ".xml": "vit.inference.engines:open_engine",
+        ".pt2": "vit.inference.engines:open_engine",
+    },
+    # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
+    "runtimes": {
+        "openvino": "vit.inference.engines:in_openvino",
+    },
+    # Option of a number -> vit.inference.classifier.Answer.
+    "answers": {
+        "coverage": "vit.inference.trust_answers:Coverage",
+        "unknown": "vit.inference.trust_answers:Unknown",
+        "confidence": "vit.inference.trust_answers:Confidence",
+    },
+    # Suffix of --out of `vit classify` -> vit.cli.classify.AnswerFile.
+    "answer_files": {
+        ".csv": "vit.cli.answer_out:AnswerFile",
+        ".jsonl": "vit.cli.answer_out:AnswerFile",
+        ".parquet": "vit.cli.answer_out:AnswerFile",
+    },
+    # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
+    "comparisons": {
+        "paired": "vit.cli.paired:compare_two",
+    },
+    # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
+    "details": {
+        "per_class": "vit.reports.scores:per_class",
+    },
     # OPTION=WORD.
     "values": {},
 }
 """Table -> name -> row."""
 
 HELP = {
-    "fit": "train or fine-tune a model by a recipe",
-    "validate": "evaluate a run on its validation images",
-    "test": "evaluate a run on its test images",
-    "predict": "write predictions for a split to CSV",
-    "transfer": "fine-tune on several data sets as the paper does",
-    "selftrain": "learn unlabelled images by a teacher's answers",
-    "fewshot": "accuracy of frozen features with a few images per class",
-    "knn": "k-nearest-neighbour accuracy of frozen features",
-    "probe": "accuracy of logistic regression on frozen features",
-    "imagenet": "evaluate a model on ImageNet val, ReaL, V2, A and R",
-    "robustness": "errors of a model on corrupted pictures",
-    "classify": "classify images with a trained model",
-    "trust": "choose how a run tells images of none of its classes",
-    "inspect": "attention, rollout, Grad-CAM and filters of a model",
-    "data": "check a data set: bad files, copies, leaks; index shards",
-    "runs": "list runs with their scores",
-    "recipes": "list the shipped recipes",
-    "models": "list architectures and published weights",
-    "compare": "operations, memory and training cost of models",
-    "bench": "images per second, and the share of this machine's peak",
-    "export": "write a model for ONNX Runtime, OpenVINO or torch.export",
-    "download": "fetch published weights",
-    "convert": "convert weights between formats, or compare two files",
-    "doctor": "check this installation, as text for a report of a fault",
+    "commands": {
+        "fit": "train or fine-tune a model by a recipe",
+        "validate": "evaluate a run on its validation images",
+        "test": "evaluate a run on its test images",
+        "predict": "write predictions for a split to CSV",
+        "transfer": "fine-tune on several data sets as the paper does",
+        "selftrain": "learn unlabelled images by a teacher's answers",
+        "fewshot": "accuracy of frozen features with a few images per class",
+        "knn": "k-nearest-neighbour accuracy of frozen features",
+        "probe": "accuracy of logistic regression on frozen features",
+        "imagenet": "evaluate a model on ImageNet val, ReaL, V2, A and R",
+        "robustness": "errors of a model on corrupted pictures",
+        "classify": "classify images with a trained model",
+        "trust": "choose how a run tells images of none of its classes",
+        "inspect": "attention, rollout, Grad-CAM and filters of a model",
+        "data": "check a data set: bad files, copies, leaks; index shards",
+        "runs": "list runs with their scores",
+        "recipes": "list the shipped recipes",
+        "models": "list architectures and published weights",
+        "compare": "operations, memory and training cost of models",
+        "bench": "images per second, and the share of this machine's peak",
+        "export": "write a model for ONNX Runtime, OpenVINO or torch.export",
+        "download": "fetch published weights",
+        "convert": "convert weights between formats, or compare two files",
+        "doctor": "check this installation, as text for a report of a fault",
+    },
+    "answers": {
+        "coverage": "a set with the true class this often: 0.9",
+        "unknown": "none of these outside this share of val: 0.95",
+        "confidence": "classes in a tree: answer with the deepest node whose probability is above "
+        "P",
+    },
 }
-"""Command -> its line in `vit --help`."""
+"""Table -> name -> its line in the help."""
 
 
 def rows(table: str) -> dict[str, str]:
@@ -116,13 +150,13 @@ def objects(table: str) -> dict[str, Any]:
     return {name: resolve(row) for name, row in rows(table).items()}
 
 
-def command_lines() -> dict[str, str]:
-    """Command -> its line in the help: ours, or the summary of the package that adds it."""
-    lines = {name: HELP.get(name, "") for name in rows("commands")}
-    for name, entry in installed("commands"):
+def lines(table: str) -> dict[str, str]:
+    """Name -> its line in the help: ours, or the summary of the package that adds it."""
+    texts = {name: HELP[table].get(name, "") for name in rows(table)}
+    for name, entry in installed(table):
         if entry.dist is not None:
-            lines[name] = str(entry.dist.metadata.json.get("summary", ""))
-    return lines
+            texts[name] = str(entry.dist.metadata.json.get("summary", ""))
+    return texts
 
 
 @cache

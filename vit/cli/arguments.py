@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from vit.console import say
 from vit.errors import UserError
 from vit.signals import Stopped
+from vit.tables import rows
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -74,7 +75,7 @@ def share(text: str) -> float:
 
 def add_engine(add: Callable[..., Any]) -> None:
     """Adds --engine."""
-    choices = ("torch", "openvino")
+    choices = ("torch", *rows("runtimes"))
     add("--engine", choices=choices, default="torch", help="openvino: on the CPU (default torch)")
 
 
@@ -86,7 +87,7 @@ def add_spreadsheet(add: Callable[..., Any]) -> None:
 
 def asked_device(options: argparse.Namespace) -> str | None:
     """--device, and cpu for a model that an engine computes."""
-    from vit.inference.engines import is_export
+    from vit.inference.runtimes import is_export
 
     elsewhere = options.engine != "torch" or is_export(options.model)
     return options.device or ("cpu" if elsewhere else None)

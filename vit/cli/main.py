@@ -18,7 +18,7 @@ from vit import signals
 from vit.console import say
 from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
-from vit.tables import command_lines, resolve, rows
+from vit.tables import lines, resolve, rows
 
 ALIASES = {"train": "fit"}
 
@@ -34,9 +34,8 @@ examples:
 
 def usage() -> str:
     """The text of `vit --help`."""
-    lines = ["usage: vit COMMAND [ARGUMENTS]", "", "commands:"]
-    lines += [f"  {name:10} {text}".rstrip() for name, text in command_lines().items()]
-    return "\n".join([*lines, "", EXAMPLES])
+    commands = [f"  {name:10} {text}".rstrip() for name, text in lines("commands").items()]
+    return "\n".join(["usage: vit COMMAND [ARGUMENTS]", "", "commands:", *commands, "", EXAMPLES])
 
 
 def main(argv: list[str] | None = None) -> int:
