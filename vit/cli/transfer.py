@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from vit.cli.arguments import OneLineParser, data_sets, number, share, trainings, whole_number
+from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
+from vit.cli.trainings import trainings
 from vit.console import say
 from vit.errors import UserError
 from vit.runs.transfer_table import to_json, to_markdown
