@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vit.compute.flops import convolution_backward
 from vit.compute.memory import kept_by_autograd
 from vit.models.config import ViTConfig
-from vit.models.rotary import Place
+from vit.models.encoder import Place
 
 ARMS: dict[str, dict[str, Any]] = {
     "softmax": {"name": "softmax"},

@@ -17,9 +17,10 @@ from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.checkpoints.publish import push_to_hub
 from vit.checkpoints.report import LoadReport
-from vit.cli.main import ALIASES, COMMANDS, main
+from vit.cli.main import ALIASES, main
 from vit.data.transforms import TrainTransform
 from vit.preprocessing import Preprocess
+from vit.tables import rows
 from vit.training.losses import Loss
 
 ROOT = Path(__file__).parents[1]
@@ -229,4 +230,4 @@ def test_every_link_and_command_exists() -> None:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page):
             assert (folder / target).exists(), f"{name}: {target}"
         typed = set(re.findall(r"(?:^|`)vit ([a-z]+)", page, flags=re.MULTILINE))
-        assert typed <= {*COMMANDS, *ALIASES}
+        assert typed <= {*rows("commands"), *ALIASES}

@@ -1,6 +1,5 @@
 """Vision Transformers for image classification: train, fine-tune, evaluate, publish."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,14 +16,27 @@ if TYPE_CHECKING:
     from vit.runs.notebook import Run as Run
     from vit.runs.notebook import fit as fit
     from vit.runs.notebook import from_recipe as from_recipe
+    from vit.training.callbacks.by_size import FineTuneBySize as FineTuneBySize
+    from vit.training.callbacks.ema import EMA as EMA
+    from vit.training.callbacks.linear_probe import LinearProbe as LinearProbe
     from vit.training.classifier import ImageClassifier as ImageClassifier
+    from vit.training.optimizers.foreach import LAMB as LAMB
+    from vit.training.optimizers.foreach import SGDW as SGDW
+    from vit.training.optimizers.muon import MuonWithAdamW as MuonWithAdamW
 
-# Public names are imported on first use, so that `import vit` stays light.
+# Public names are imported on first use, so that `import vit` stays light. Recipes and config.yaml
+# name classes by them: class_path: vit.EMA.
 _HOMES = {
     "Classifier": "vit.inference.classifier",
+    "EMA": "vit.training.callbacks.ema",
+    "FineTuneBySize": "vit.training.callbacks.by_size",
     "ImageClassifier": "vit.training.classifier",
     "ImageData": "vit.data.module",
+    "LAMB": "vit.training.optimizers.foreach",
+    "LinearProbe": "vit.training.callbacks.linear_probe",
+    "MuonWithAdamW": "vit.training.optimizers.muon",
     "Run": "vit.runs.notebook",
+    "SGDW": "vit.training.optimizers.foreach",
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
     "create_model": "vit.checkpoints.pretrained",
@@ -46,7 +58,9 @@ def __getattr__(name: str) -> Any:
         return version("vitkit")
     if name not in _HOMES:
         raise AttributeError(f"module 'vit' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    from vit.tables import resolve
+
+    return resolve(f"{_HOMES[name]}:{name}")
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,32 @@ GROUP = "vit.extensions"
 
 TABLES: dict[str, dict[str, str]] = {
     # Word after `vit` -> function of the other words, which returns the exit status.
-    "commands": {},
+    "commands": {
+        "fit": "vit.cli.fit:run",
+        "validate": "vit.cli.evaluate:validate",
+        "test": "vit.cli.evaluate:test",
+        "predict": "vit.cli.evaluate:predict",
+        "transfer": "vit.cli.transfer:run",
+        "selftrain": "vit.cli.selftrain:run",
+        "fewshot": "vit.cli.fewshot:run",
+        "knn": "vit.cli.knn:run",
+        "probe": "vit.cli.probe:run",
+        "imagenet": "vit.cli.imagenet:run",
+        "robustness": "vit.cli.robustness:run",
+        "classify": "vit.cli.classify:run",
+        "trust": "vit.cli.trust:run",
+        "inspect": "vit.cli.inspect:run",
+        "data": "vit.cli.data:run",
+        "runs": "vit.cli.runs:run",
+        "recipes": "vit.cli.recipes:run",
+        "models": "vit.cli.models:run",
+        "compare": "vit.cli.compare:run",
+        "bench": "vit.cli.bench:run",
+        "export": "vit.cli.export:run",
+        "download": "vit.cli.download:run",
+        "convert": "vit.cli.convert:run",
+        "doctor": "vit.cli.doctor:run",
+    },
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {
         "classification": "vit.training.classifier:ImageClassifier",
@@ -48,17 +73,46 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Checkpoint that is a folder -> vit.checkpoints.archives.FolderReader.
     "folders": {"sharded": "vit.checkpoints.sharded:read_folder"},
-    "builders": {},
+    # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.
+    "builders": {
+        "variant": "vit.variants.table:build",
+    },
     # Words that mean weights, and the classes of their heads -> vit.checkpoints.names.Names.
     "names": {
         "published": "vit.checkpoints.published:PublishedNames",
         "addresses": "vit.checkpoints.hub:Addresses",
         "imagenet": "vit.checkpoints.class_names:ImageNet",
     },
-    # Suffix of a model that another runtime computes.
-    "engines": {},
-    # Field that a prediction gains.
-    "answers": {},
+    # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
+    "engines": {
+        ".onnx": "vit.inference.engines:open_engine",
+        ".xml": "vit.inference.engines:open_engine",
+        ".pt2": "vit.inference.engines:open_engine",
+    },
+    # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
+    "runtimes": {
+        "openvino": "vit.inference.engines:in_openvino",
+    },
+    # Option of a number -> vit.inference.classifier.Answer.
+    "answers": {
+        "coverage": "vit.inference.trust_answers:Coverage",
+        "unknown": "vit.inference.trust_answers:Unknown",
+        "confidence": "vit.inference.trust_answers:Confidence",
+    },
+    # Suffix of --out of `vit classify` -> vit.cli.classify.AnswerFile.
+    "answer_files": {
+        ".csv": "vit.cli.answer_out:AnswerFile",
+        ".jsonl": "vit.cli.answer_out:AnswerFile",
+        ".parquet": "vit.cli.answer_out:AnswerFile",
+    },
+    # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
+    "comparisons": {
+        "paired": "vit.cli.paired:compare_two",
+    },
+    # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
+    "details": {
+        "per_class": "vit.reports.scores:per_class",
+    },
     # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
     # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
     "values": {
@@ -68,11 +122,47 @@ TABLES: dict[str, dict[str, str]] = {
 }
 """Table -> name -> row."""
 
+HELP = {
+    "commands": {
+        "fit": "train or fine-tune a model by a recipe",
+        "validate": "evaluate a run on its validation images",
+        "test": "evaluate a run on its test images",
+        "predict": "write predictions for a split to CSV",
+        "transfer": "fine-tune on several data sets as the paper does",
+        "selftrain": "learn unlabelled images by a teacher's answers",
+        "fewshot": "accuracy of frozen features with a few images per class",
+        "knn": "k-nearest-neighbour accuracy of frozen features",
+        "probe": "accuracy of logistic regression on frozen features",
+        "imagenet": "evaluate a model on ImageNet val, ReaL, V2, A and R",
+        "robustness": "errors of a model on corrupted pictures",
+        "classify": "classify images with a trained model",
+        "trust": "choose how a run tells images of none of its classes",
+        "inspect": "attention, rollout, Grad-CAM and filters of a model",
+        "data": "check a data set: bad files, copies, leaks; index shards",
+        "runs": "list runs with their scores",
+        "recipes": "list the shipped recipes",
+        "models": "list architectures and published weights",
+        "compare": "operations, memory and training cost of models",
+        "bench": "images per second, and the share of this machine's peak",
+        "export": "write a model for ONNX Runtime, OpenVINO or torch.export",
+        "download": "fetch published weights",
+        "convert": "convert weights between formats, or compare two files",
+        "doctor": "check this installation, as text for a report of a fault",
+    },
+    "answers": {
+        "coverage": "a set with the true class this often: 0.9",
+        "unknown": "none of these outside this share of val: 0.95",
+        "confidence": "classes in a tree: answer with the deepest node whose probability is above "
+        "P",
+    },
+}
+"""Table -> name -> its line in the help."""
+
 
 def rows(table: str) -> dict[str, str]:
-    """Name -> "module:object", those of installed packages last. UserError for a name twice."""
+    """Name -> "module:object", installed packages last. UserError for a name twice."""
     named = dict(TABLES[table])
-    for name, entry in installed(table).items():
+    for name, entry in installed(table):
         if name in named:
             raise UserError(
                 f"{entry.value} of an installed package adds {name!r} to the {table} of vit, which "
@@ -87,11 +177,20 @@ def objects(table: str) -> dict[str, Any]:
     return {name: resolve(row) for name, row in rows(table).items()}
 
 
+def lines(table: str) -> dict[str, str]:
+    """Name -> its line in the help: ours, or the summary of the package that adds it."""
+    texts = {name: HELP[table].get(name, "") for name in rows(table)}
+    for name, entry in installed(table):
+        if entry.dist is not None:
+            texts[name] = str(entry.dist.metadata.json.get("summary", ""))
+    return texts
+
+
 @cache
-def installed(table: str) -> dict[str, EntryPoint]:
-    """Name -> the entry point that an installed package has for the table."""
-    entries = (entry for entry in entry_points(group=GROUP) if entry.name.startswith(f"{table}."))
-    return {entry.name.removeprefix(f"{table}."): entry for entry in entries}
+def installed(table: str) -> list[tuple[str, EntryPoint]]:
+    """Names and entry points that installed packages have for the table."""
+    entries = sorted(entry_points(group=GROUP))
+    return [(e.name[len(table) + 1 :], e) for e in entries if e.name.startswith(f"{table}.")]
 
 
 def resolve(row: str) -> Any:

@@ -19,7 +19,6 @@ from vit.evaluation.frozen import Frozen, Reading
 from vit.exports.write import export
 from vit.inference.classifier import load
 from vit.inference.engines import in_openvino, open_engine
-from vit.inference.graph import Graph
 from vit.preprocessing import Preprocess
 
 pytest.importorskip("onnxscript")
@@ -152,8 +151,8 @@ def test_what_an_engine_cannot_do_is_one_line(files: dict[str, Path], message: s
 def test_bfloat16_needs_units_of_the_cpu(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, photos: Path
 ) -> None:
-    graph = Graph(load(files["torch"]).model, Preprocess(image_size=(16, 16)))  # pyright: ignore
-    engine, asked = in_openvino(graph), []
+    model: Any = load(files["torch"]).model
+    engine, asked = in_openvino(model, Preprocess(image_size=(16, 16))), []
 
     class Old:
         def get_property(self, device: str, name: str) -> list[str]:
@@ -162,7 +161,7 @@ def test_bfloat16_needs_units_of_the_cpu(
 
     monkeypatch.setattr("vit.inference.engines.openvino_core", Old)
     with pytest.raises(UserError, match="the CPU has no units for bfloat16"):
-        in_openvino(graph, "bfloat16")
+        in_openvino(model, Preprocess(image_size=(16, 16)), "bfloat16")
     assert asked == ["OPTIMIZATION_CAPABILITIES"] and engine.precision == "float32"
     half = load(files["torch"], precision="bfloat16")
     assert next(half.model.parameters()).dtype == torch.bfloat16

@@ -15,8 +15,7 @@ from tests.models.small_models import random_images, relative_error, small_vit
 from vit.models import attention
 from vit.models.attention import attend
 from vit.models.config import PRODUCT_TOKENS, Rotary
-from vit.models.encoder import Attention
-from vit.models.rotary import Place
+from vit.models.encoder import Attention, Place
 from vit.training.lora import add_lora
 
 PLACE = Place(3, 3, 0)

@@ -9,8 +9,7 @@ from torch import Tensor
 from tests.models.small_models import filled, random_images, relative_error, small_vit
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
-from vit.models.encoder import KeylessBias
-from vit.models.rotary import Place, rotated
+from vit.models.encoder import KeylessBias, Place, rotated
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import config_from_dict
 

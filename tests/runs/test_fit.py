@@ -206,7 +206,7 @@ def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
 def test_averaged_weights_are_what_is_scored_and_saved(vit: Vit, photos: Path) -> None:
     from safetensors.torch import load_file
 
-    ema = "--trainer.callbacks=[{class_path: vit.training.callbacks.EMA, init_args: {decay: 0.9}}]"
+    ema = "--trainer.callbacks=[{class_path: vit.EMA, init_args: {decay: 0.9}}]"
     done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *EPOCHS, ema)
     assert done.status == 0, done.err
     run = Path("runs/cifar10")

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from pytest import approx
 
+import vit
 from tests.command import Vit
 from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
@@ -17,6 +18,7 @@ from tests.training.recipe_reading import build, devices, header, read, variant_
 from vit.checkpoints.building import build_empty
 from vit.compute.flops import counted
 from vit.recipes import list_recipes
+from vit.runs.options import Options
 
 RECIPES = list_recipes()
 
@@ -129,6 +131,16 @@ def test_a_recipe_says_what_it_is(name: str) -> None:
     assert "none committed" not in text and "not measured" not in text
     for file in re.findall(r"benchmarks/[\w./]+\w", text):
         assert (Path(__file__).parents[2] / file).is_file(), file
+
+
+@pytest.mark.parametrize("name", ["quickstart", "finetune", "cifar10/bit", "cifar10/deit"])
+def test_a_run_records_its_classes_by_public_names(name: str, folder: Path) -> None:
+    words = ["--trainer.accelerator=cpu", "--trainer.precision=32-true", "--model.pretrained=null"]
+    words += ["--data.root", str(folder)]
+    text = Options(["-c", name, *words]).recorded_text()
+    recorded = re.findall(r"class_path: (vit\.\S+)", text)
+    assert recorded == re.findall(r"class_path: (vit\.\S+)", RECIPES[name].read_text()) != []
+    assert {*recorded} <= {f"vit.{public}" for public in vit.__all__}
 
 
 def test_a_recipe_can_be_printed(vit: Vit) -> None:

@@ -164,7 +164,7 @@ def test_a_checkpoint_of_other_weights_than_the_model_has_no_temperature(
 def test_raw_weights_and_the_average_of_a_run_are_chosen_by_an_option(
     vit: Vit, photos: Path
 ) -> None:
-    ema = "--trainer.callbacks=[{class_path: vit.training.callbacks.EMA, init_args: {decay: 0.9}}]"
+    ema = "--trainer.callbacks=[{class_path: vit.EMA, init_args: {decay: 0.9}}]"
     picture = run_with_temperature(vit, photos, ema)
     path = Path("run/checkpoints/best.ckpt")
     content = torch.load(path, weights_only=True)

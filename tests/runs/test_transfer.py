@@ -230,7 +230,7 @@ def test_options_of_fit_pass_through(vit: Vit, photos: Path, scored: Scored) -> 
     Path("more.yaml").write_text("# More.\nmodel: {loss: {label_smoothing: 0.25}}\n")
     calls = scored({"seed-0": 0.5})
     args = ("transfer", "pre", "--data", f"mine={photos}", *FAST, "--seeds=1")
-    ema = "--trainer.callbacks+={class_path: vit.training.callbacks.EMA, init_args: {decay: 0.9}}"
+    ema = "--trainer.callbacks+={class_path: vit.EMA, init_args: {decay: 0.9}}"
     done = vit(*args, "--lr-grid=0.5", "--image-size=24", "--", "-c", "more.yaml", ema)
     assert done.status == 0, done.err
     config = Options(calls[0]).recorded()

@@ -16,7 +16,7 @@ from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.compute.flops import convolution_backward
 from vit.errors import UserError
-from vit.models.rotary import Place
+from vit.models.encoder import Place
 from vit.preprocessing import Preprocess
 from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masking import Corruption, from_patches, patch_pixels

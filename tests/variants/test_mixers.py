@@ -15,8 +15,7 @@ from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
-from vit.models.encoder import Attention
-from vit.models.rotary import Place
+from vit.models.encoder import Attention, Place
 from vit.models.zoo import build_model
 from vit.training.lora import add_lora
 from vit.training.masked_autoencoder import MaskedAutoencoder

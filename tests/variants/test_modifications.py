@@ -13,7 +13,7 @@ from tests.variants.test_contract import SIZE, built
 from vit import inspection
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
-from vit.models.rotary import Place
+from vit.models.encoder import Place
 from vit.models.zoo import build_model
 from vit.training.classifier import ImageClassifier
 from vit.training.lora import add_lora

@@ -14,7 +14,7 @@ from vit.checkpoints.native import save_native
 from vit.errors import UserError
 from vit.inspection.gradients import _relevance
 from vit.models.config import ViTConfig
-from vit.models.rotary import Place
+from vit.models.encoder import Place
 from vit.models.zoo import build_model
 from vit.training.lora import add_lora
 from vit.training.optimizers.groups import param_groups

@@ -1,9 +1,7 @@
 """The commands' parser, argument types, and lists of image files."""
 
 import argparse
-import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
@@ -11,9 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vit.console import say
 from vit.errors import UserError
-from vit.signals import Stopped
+from vit.tables import rows
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -74,7 +71,7 @@ def share(text: str) -> float:
 
 def add_engine(add: Callable[..., Any]) -> None:
     """Adds --engine."""
-    choices = ("torch", "openvino")
+    choices = ("torch", *rows("runtimes"))
     add("--engine", choices=choices, default="torch", help="openvino: on the CPU (default torch)")
 
 
@@ -86,7 +83,7 @@ def add_spreadsheet(add: Callable[..., Any]) -> None:
 
 def asked_device(options: argparse.Namespace) -> str | None:
     """--device, and cpu for a model that an engine computes."""
-    from vit.inference.engines import is_export
+    from vit.inference.runtimes import is_export
 
     elsewhere = options.engine != "torch" or is_export(options.model)
     return options.device or ("cpu" if elsewhere else None)
@@ -103,19 +100,6 @@ def chosen_device(name: str | None) -> Iterator[str]:
     except (RuntimeError, AssertionError) as error:  # torch raises either for a missing device
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {device} cannot be used: {reason}") from error
-
-
-@contextmanager
-def trainings(command: str, args: list[str]) -> Iterator[None]:
-    """For a command that starts runs of `vit fit`: UserError under torchrun, and after a signal the
-    command that goes on."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(f"start `vit {command}` alone, not by torchrun; it starts processes itself")
-    try:
-        yield
-    except Stopped:
-        say(f"stopped; this continues: {shlex.join(['vit', command, *args])}")
-        raise
 
 
 def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]:

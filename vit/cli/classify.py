@@ -2,12 +2,8 @@
 
 import argparse
 import json
-import os
-import re
-from dataclasses import asdict, fields
-from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vit.cli.arguments import (
     OneLineParser,
@@ -15,13 +11,13 @@ from vit.cli.arguments import (
     add_spreadsheet,
     asked_device,
     chosen_device,
-    number,
     pictures,
     whole_number,
 )
 from vit.console import note, say, show
 from vit.errors import UserError, printable
 from vit.hardware import has_bfloat16
+from vit.tables import lines, resolve, rows
 
 if TYPE_CHECKING:
     from vit.data.sources import PathList
@@ -40,15 +36,17 @@ def run(args: list[str]) -> int:
     """Prints or writes the most probable classes of every image, and its labels if it may have
     several."""
     options = _parser().parse_args(args)
-    out = None if options.out is None else Path(options.out).expanduser()
-    _check(options, out)
-    paths, whole = _listed(options, arrays=True)  # before the model is loaded
+    _check(options)
+    file = None if options.out is None else _answer_file(options)
+    paths = _listed(options, file, arrays=True)  # before the model is loaded
     from vit.inference.classifier import Asked, load
 
+    numbers = {name: getattr(options, name) for name in rows("answers")}
+    numbers = {name: number for name, number in numbers.items() if number is not None}
+    asked = Asked(top=options.top, numbers=numbers)
     engine = {"engine": options.engine, "precision": options.precision}
-    asked = Asked(**{field.name: getattr(options, field.name) for field in fields(Asked)})
     classifier = load(options.model, **engine, raw=options.raw)
-    classifier.check(asked)
+    asked = asked.of(classifier)
     with chosen_device(asked_device(options)) as device:
         classifier.to(device)
     if classifier.engine is not None:
@@ -56,11 +54,11 @@ def run(args: list[str]) -> int:
     elif options.precision == "bfloat16" and device == "cpu" and not has_bfloat16():
         note("this CPU has no units for bfloat16: float32 is faster")
     if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
-        paths, whole = _listed(options)  # without .npy files
-    if out is None:
+        paths = _listed(options, file, arrays=False)
+    if file is None:
         _print(classifier, paths, asked, options)
     else:
-        _write(classifier, paths, whole, out, asked, options)
+        file.write(classifier, paths, asked)
     return 0
 
 
@@ -74,10 +72,8 @@ def _parser() -> OneLineParser:
     add("model", help="a run, a file of weights or of `vit export`, a name or an address")
     add("images", nargs="+", help="pictures, or folders of them")
     add("--top", type=whole_number, default=5, metavar="N", help="classes (default 5)")
-    text = "classes in a tree: answer with the deepest node whose probability is above P"
-    add("--confidence", type=float, metavar="P", help=text)
-    add("--coverage", type=number, metavar="C", help="a set with the true class this often: 0.9")
-    add("--unknown", type=number, metavar="U", help="none of these outside this share of val: 0.95")
+    for name, text in lines("answers").items():
+        add(f"--{name}", type=float, metavar="P", help=text)
     add("--raw", action="store_true", help="probabilities without the run's temperature")
     add("--device", help="such as cpu or cuda; default: the best")
     add_engine(add)
@@ -96,88 +92,49 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _check(options: argparse.Namespace, out: Path | None) -> None:
+def _check(options: argparse.Namespace) -> None:
     """Raises UserError for options that are impossible, alone or together."""
     with_out = ("features", "spreadsheet", "shard", "batch_size", "num_workers")
     without = ("json", "on_error")
-    for name in with_out if out is None else without:
+    for name in with_out if options.out is None else without:
         if getattr(options, name) not in (None, False):
             option = f"--{name if name == 'on_error' else name.replace('_', '-')}"
-            raise UserError(f"{option} {'needs' if out is None else 'does not go with'} --out FILE")
+            needs = "needs" if options.out is None else "does not go with"
+            raise UserError(f"{option} {needs} --out FILE")
     if options.num_workers is not None and options.num_workers < 0:
         raise UserError(f"--num-workers {options.num_workers} must be at least 0")
-    if out is not None:
-        from vit.inference.answer_files import check_answer_file
-
-        check_answer_file(out, features=options.features)
-        if options.spreadsheet and out.suffix != ".csv":
-            raise UserError(f"--spreadsheet is for a CSV: --out {out.stem}.csv")
 
 
-def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "tuple[PathList, str]":
-    """The pictures as they are named; with --out sorted, each once, and only those of the shard.
-    Count and digest of those of all shards."""
+class AnswerFile(Protocol):
+    """The answers of --out: a row of the table `answer_files`, under the suffix of the name."""
+
+    def __init__(self, out: Path, options: argparse.Namespace) -> None:
+        """Raises UserError for a place, or for options, that cannot be used."""
+        ...
+
+    def listed(self, *, arrays: bool) -> "PathList":
+        """The pictures that are asked for, as `pictures` lists them. UserError as by it."""
+        ...
+
+    def write(self, classifier: "Classifier", paths: "PathList", asked: "Asked") -> None:
+        """Adds the answers that the file does not have, and prints how many."""
+        ...
+
+
+def _answer_file(options: argparse.Namespace) -> AnswerFile:
+    kinds, out = rows("answer_files"), Path(options.out).expanduser()
+    if out.suffix not in kinds:
+        *names, last = kinds
+        raise UserError(f"--out {out}: the name must end in {', '.join(names)} or {last}")
+    return resolve(kinds[out.suffix])(out, options)
+
+
+def _listed(options: argparse.Namespace, file: AnswerFile | None, *, arrays: bool) -> "PathList":
     from vit.data.sources import PathList
 
-    if options.out is None:
-        return PathList(pictures(options.images, arrays=arrays)), ""
-    names: dict[str, str] = {}  # path -> the same below the folder that is named
-    for argument in options.images:
-        folder = f"{Path(argument).expanduser()}{os.sep}"
-        for path in pictures([argument], arrays=arrays):
-            names.setdefault(path, path.removeprefix(folder))
-    paths = sorted(names)
-    whole = f"{len(paths):,} (digest {PathList(map(names.__getitem__, paths)).digest()})"
-    if options.shard is not None:
-        shard = re.fullmatch(r"(\d+)/(\d+)", options.shard)
-        part, parts = map(int, shard.groups()) if shard else (0, 0)
-        if part >= parts:
-            raise UserError(f"--shard {options.shard} is not I/N, I from 0 to N - 1, such as 0/8")
-        # By its name alone: a picture stays in its part when others are added or deleted.
-        digests = (blake2b(os.fsencode(names[path]), digest_size=8).digest() for path in paths)
-        numbers = (int.from_bytes(digest, "little") % parts for digest in digests)
-        paths = [path for path, number in zip(paths, numbers, strict=True) if number == part]
-    return PathList(paths), whole
-
-
-def _write(
-    classifier: "Classifier",
-    paths: "PathList",
-    whole: str,
-    out: Path,
-    asked: "Asked",
-    options: argparse.Namespace,
-) -> None:
-    from vit.inference.answer_files import ALL, opened
-    from vit.inference.answers import answer, columns, identity
-
-    facts = {
-        "model": options.model,
-        "pictures": f"{len(paths):,} (digest {paths.digest()})",
-        ALL: whole,
-        **asdict(asked),
-        "features": options.features,
-        "spreadsheet": options.spreadsheet,
-        "precision": options.precision,
-        "raw": options.raw,
-        "weights": identity(classifier),
-        "unknown_by": classifier.trust.score if asked.unknown and classifier.trust else None,
-    }
-    names = columns(classifier, asked, features=options.features)
-    with opened(out, names, facts, spreadsheet=options.spreadsheet) as file:
-        tally = answer(
-            classifier,
-            paths,
-            file.add,
-            asked,
-            start=file.done,
-            features=options.features,
-            batch_size=options.batch_size,
-            num_workers=options.num_workers,
-        )
-    say(f"{out}: {tally}")
-    if options.shard is not None:
-        say(f"part {options.shard} of {whole} pictures; the other parts must be of the same")
+    if file is not None:
+        return file.listed(arrays=arrays)
+    return PathList(pictures(options.images, arrays=arrays))
 
 
 def _print(
@@ -198,7 +155,7 @@ def _print(
                 continue
             answered.append(row)
             if not options.json:
-                _print_row(row)
+                _print_row(row, asked)
 
     try:
         answer(classifier, paths, show, asked, progress=options.json)
@@ -209,16 +166,12 @@ def _print(
         say(f"{len(paths) - len(answered)} of {len(paths)} pictures were skipped")
 
 
-def _print_row(row: dict[str, Any]) -> None:
+def _print_row(row: dict[str, Any], asked: "Asked") -> None:
     show(row["image"])
-    if row.get("unknown"):
-        show("  none of these; the most alike:")
+    for answer in asked.answers.values():
+        if (line := answer.line(row)) is not None:
+            show(f"  {line}")
     if "labels" in row:
         show(f"  labels: {', '.join(row['labels']) or 'none'}")
-    if "set" in row:
-        show(f"  set: {', '.join(row['set'])}")
-    if "answer" in row:
-        found = f"{row['answer']} ({row['answer_probability']:.1%})" if row["answer"] else "none"
-        show(f"  answer: {found}")
     for best in row["top"]:
         show(f"  {best['probability']:6.1%}  {printable(best['class'])}")

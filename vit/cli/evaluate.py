@@ -3,13 +3,15 @@
 import json
 import re
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vit.cli.arguments import OneLineParser, add_spreadsheet
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import written_out
+from vit.tables import objects
 from vit.writing import writable
 
 # Classes of an image that are printed.
@@ -99,37 +101,33 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
     return 0
 
 
+class Comparison(Protocol):
+    """A row of the table `comparisons`: what `vit test RUN OTHER` says of two runs."""
+
+    def __call__(self, options: Namespace, first: Path, rest: list[str], /) -> int:
+        """Prints it; returns the exit status. `rest`: options of the data and the Trainer."""
+        ...
+
+
+class Detail(Protocol):
+    """A row of the table `details`, under its name in the JSON of `vit test`: what is said of runs
+    with several labels per image beside the metrics."""
+
+    def __call__(
+        self, classes: list[str], predictions: Any, thresholds: Any, /
+    ) -> tuple[Any, Iterable[str]]:
+        """In JSON types, and as lines for people, from Predictions and thresholds `k`."""
+        ...
+
+
 def _compare(options: Namespace, first: Path, rest: list[str]) -> int:
-    """Prints the scores of two runs, and how sure their difference is."""
     if options.exported is not None:
         raise UserError("--with is for one run; leave it or the second run out")
-    from vit.runs.paired import compare  # heavy: imports lightning
-
-    found = compare(first, Path(options.other).expanduser(), options.split, rest)
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return 0
-    a, b = found["runs"]
-    what = "accuracy" if found["metric"] == "acc1" else "mean average precision"
-    show(f"{what} on {found['images']:,} images of {found['split']}")
-    for run, score in zip((a, b), found["scores"], strict=True):
-        show(f"{run:{max(len(a), len(b))}}  {score:.4f}")
-    low, high = found["interval"]
-    show(f"difference {found['difference']:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}")
-    show(f"  by {found['method']}")
-    if "p_value" in found:
-        show(
-            f"{found['gained']:,} images are named rightly by the second alone, {found['lost']:,} "
-            f"by the first alone: p = {found['p_value']:.2g} (McNemar's exact test)"
-        )
-    better, worse = (b, a) if found["difference"] > 0 else (a, b)
-    no = "no difference is seen: the images are too few, or the runs are equally good"
-    show(f"{better} is better than {worse}" if found["differ"] else no)
-    return 0
+    comparisons: dict[str, Comparison] = objects("comparisons")
+    return max(compare(options, first, rest) for compare in comparisons.values())
 
 
 def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> None:
-    from vit.reports.scores import class_lines, class_scores, class_table
     from vit.runs.closing import headline
     from vit.runs.predictions import write_csv
     from vit.runs.scoring import thresholds_of
@@ -140,15 +138,15 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
     if out is not None and predictions is not None:
         write_csv(out, classes, predictions, thresholds=thresholds, spreadsheet=options.spreadsheet)
         say(f"wrote {out}")
-    per_class = []
+    details: dict[str, tuple[Any, Iterable[str]]] = {}
     if predictions is not None and predictions.multilabel and out is None:
-        per_class = class_table(classes, class_scores(predictions, len(classes), thresholds))
+        kinds: dict[str, Detail] = objects("details")
+        details = {name: kind(classes, predictions, thresholds) for name, kind in kinds.items()}
     if options.json:
         content: dict[str, Any] = dict(metrics)
         if engine is not None:
             content["engine"] = engine
-        if per_class:
-            content["per_class"] = per_class
+        content |= {name: values for name, (values, _) in details.items()}
         if out is not None:
             content["predictions"] = _listed(predictions, classes)
         print(json.dumps(content, indent=2))
@@ -159,8 +157,8 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
         show(f"{name:{width}} {value:.4f}")
-    if per_class:
-        show("\n".join(["", *class_lines(per_class)]))
+    for _, texts in details.values():
+        show("\n".join(["", *texts]))
 
 
 def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
@@ -19,34 +18,7 @@ from vit import signals
 from vit.console import say
 from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
-
-# name -> (module:function, its line in the help). The function returns the exit status.
-COMMANDS = {
-    "fit": ("vit.cli.fit:run", "train or fine-tune a model by a recipe"),
-    "validate": ("vit.cli.evaluate:validate", "evaluate a run on its validation images"),
-    "test": ("vit.cli.evaluate:test", "evaluate a run on its test images"),
-    "predict": ("vit.cli.evaluate:predict", "write predictions for a split to CSV"),
-    "transfer": ("vit.cli.transfer:run", "fine-tune on several data sets as the paper does"),
-    "selftrain": ("vit.cli.selftrain:run", "learn unlabelled images by a teacher's answers"),
-    "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images per class"),
-    "knn": ("vit.cli.knn:run", "k-nearest-neighbour accuracy of frozen features"),
-    "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
-    "imagenet": ("vit.cli.imagenet:run", "evaluate a model on ImageNet val, ReaL, V2, A and R"),
-    "robustness": ("vit.cli.robustness:run", "errors of a model on corrupted pictures"),
-    "classify": ("vit.cli.classify:run", "classify images with a trained model"),
-    "trust": ("vit.cli.trust:run", "choose how a run tells images of none of its classes"),
-    "inspect": ("vit.cli.inspect:run", "attention, rollout, Grad-CAM and filters of a model"),
-    "data": ("vit.cli.data:run", "check a data set: bad files, copies, leaks; index shards"),
-    "runs": ("vit.cli.runs:run", "list runs with their scores"),
-    "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
-    "models": ("vit.cli.models:run", "list architectures and published weights"),
-    "compare": ("vit.cli.compare:run", "operations, memory and training cost of models"),
-    "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
-    "export": ("vit.cli.export:run", "write a model for ONNX Runtime, OpenVINO or torch.export"),
-    "download": ("vit.cli.download:run", "fetch published weights"),
-    "convert": ("vit.cli.convert:run", "convert weights between formats, or compare two files"),
-    "doctor": ("vit.cli.doctor:run", "check this installation, as text for a report of a fault"),
-}
+from vit.tables import lines, resolve, rows
 
 ALIASES = {"train": "fit"}
 
@@ -62,9 +34,8 @@ examples:
 
 def usage() -> str:
     """The text of `vit --help`."""
-    lines = ["usage: vit COMMAND [ARGUMENTS]", "", "commands:"]
-    lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join([*lines, "", EXAMPLES])
+    commands = [f"  {name:10} {text}".rstrip() for name, text in lines("commands").items()]
+    return "\n".join(["usage: vit COMMAND [ARGUMENTS]", "", "commands:", *commands, "", EXAMPLES])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -90,15 +61,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(name: str, args: list[str]) -> int:
-    name = ALIASES.get(name, name)
-    if name not in COMMANDS:
-        names = [*ALIASES, *COMMANDS]
+    name, commands = ALIASES.get(name, name), rows("commands")
+    if name not in commands:
+        names = [*ALIASES, *commands]
         hint = did_you_mean(name.lower(), names) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")
     keep_memory()
     sleep_when_waiting()  # before torch is imported
-    module, _, function = COMMANDS[name][0].partition(":")
-    return getattr(import_module(module), function)(args)
+    return resolve(commands[name])(args)
 
 
 def _status(error: BaseException) -> int:

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vit.cli.arguments import OneLineParser, trainings, whole_number
+from vit.cli.arguments import OneLineParser, whole_number
+from vit.cli.trainings import trainings
 from vit.console import say
 
 DESCRIPTION = """\

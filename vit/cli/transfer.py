@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from vit.cli.arguments import OneLineParser, data_sets, number, share, trainings, whole_number
+from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
+from vit.cli.trainings import trainings
 from vit.console import say
 from vit.errors import UserError
 from vit.runs.transfer_table import to_json, to_markdown
@@ -19,7 +20,7 @@ The paper's steps, rates and slices (arXiv:2010.11929, Table 4) are in docs/tran
 examples:
   vit transfer runs/pretrained --data cifar10,my_photos/,pets=/data/pets --seeds 3
   vit transfer B_16.npz --data vtab=/data/vtab-1k      # 19 tasks (docs/vtab.md)
-  vit transfer B_16.npz --data cifar10 -- --trainer.callbacks+=vit.training.callbacks.EMA"""
+  vit transfer B_16.npz --data cifar10 -- --trainer.callbacks+=vit.EMA"""
 
 
 def run(args: list[str]) -> int:

@@ -12,8 +12,8 @@ from vit.data.options import Loading, Splitting
 from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.evaluation.features import Extractor, Features, Layer, found_layer
-from vit.inference.engines import Engine, EngineName, Precision, in_openvino, is_export, open_engine
-from vit.inference.graph import Graph
+from vit.inference.engines import Engine, in_openvino, open_engine
+from vit.inference.runtimes import Precision, is_export
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess, Resize
 
@@ -47,7 +47,7 @@ class Frozen:
         layer: Layer,
         reading: Reading,
         *,
-        engine: EngineName = "torch",
+        engine: str = "torch",
         precision: Any = "float32",
         device: str = "cpu",
         cache: Path | None = None,
@@ -114,7 +114,7 @@ def _in_openvino(
             "these features are from before the model's tanh layer, and OpenVINO's graph has those "
             "after it: leave --engine openvino out"
         )
-    return in_openvino(Graph(model, preprocess), precision)
+    return in_openvino(model, preprocess, precision)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from vit.checkpoints.writing import fingerprint
 from vit.console import note
 from vit.errors import UserError
 from vit.inference.classifier import Classifier, load
-from vit.inference.engines import Description, is_export
+from vit.inference.engines import Description
 from vit.inference.graph import Graph
+from vit.inference.runtimes import is_export
 from vit.inference.transforms import transforms
 from vit.models.zoo import Model
 

@@ -7,7 +7,6 @@ continue in the list of pictures.
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError, check_types, needed
+from vit.inference.answers import Row, printable_name
+from vit.inference.classifier import Asked, Classifier
 from vit.writing import (
     atomic,
     for_spreadsheet,
@@ -29,22 +30,20 @@ PART_ROWS = 10_000
 """At least, of a Parquet file; the last one has fewer."""
 ALL = "pictures of all shards"
 """A fact that may differ: other pictures of the list leave those of a part as they are."""
-Row = dict[str, Any]
-"""The answer for one picture, in JSON types: `image`, its name; `top`, objects with `class` and
-`probability`, best first; `labels` of a model with several; or else `error`. `features` `d` is an
-array."""
 
 
-def printable_name(path: str) -> str:
-    """The path in one line: a line break as \\n, a byte that is not UTF-8 as \\xe9."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return text.replace("\n", "\\n").replace("\r", "\\r")
+def columns(classifier: Classifier, asked: Asked, *, features: bool) -> list[str]:
+    """Names of the cells of a row: image, class, probability, class_2, probability_2, ..."""
+    count = min(asked.top, len(classifier.classes))
+    best = ["class", "probability"]
+    best += [f"{name}_{i}" for i in range(2, count + 1) for name in best[:2]]
+    labels = ["labels"] if classifier.multilabel else []
+    more = [name for answer in asked.answers.values() for name in answer.fields]
+    return ["image", *best, *labels, *more, "error", *(["features"] if features else [])]
 
 
 def check_answer_file(out: Path, *, features: bool) -> None:
-    """Raises UserError for a name or a place that cannot be used."""
-    if out.suffix not in (".csv", ".jsonl", ".parquet"):
-        raise UserError(f"--out {out}: the name must end in .csv, .jsonl or .parquet")
+    """Raises UserError for a place that cannot be used."""
     if features and out.suffix != ".parquet":
         raise UserError(f"--features needs a folder of Parquet files: --out {out.stem}.parquet")
     if out.suffix == ".parquet":

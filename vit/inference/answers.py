@@ -5,12 +5,14 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 import hashlib
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +23,22 @@ from vit.console import Meter
 from vit.data.decode import ImageError, open_input, reading_problem
 from vit.data.loaders import range_loader
 from vit.data.sources import PathList
-from vit.inference.answer_files import Row, printable_name
 from vit.inference.classifier import Asked, Classifier
 from vit.preprocessing import Preprocess
 
+Row = dict[str, Any]
+"""The answer for one picture, in JSON types: `image`, its name; `top`, objects with `class` and
+`probability`, best first; `labels` of a model with several; or else `error`. `features` `d` is an
+array."""
 Batch = tuple[list[Row], Tensor | None]
 """A row for each picture, with what is wrong with it, and the pixels `b c h w` of the others; None
 for none."""
+
+
+def printable_name(path: str) -> str:
+    """The path in one line: a line break as \\n, a byte that is not UTF-8 as \\xe9."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 @dataclass
@@ -53,18 +64,6 @@ class Tally:
             f"pictures answered: {self.pictures:,}, of them unreadable (column error): "
             f"{self.unreadable:,}; {rate:,.3g} per second; slowest part: {self.slowest}"
         )
-
-
-def columns(classifier: Classifier, asked: Asked, *, features: bool) -> list[str]:
-    """Names of the cells of a row: image, class, probability, class_2, probability_2, ..."""
-    count = min(asked.top, len(classifier.classes))
-    best = ["class", "probability"]
-    best += [f"{name}_{i}" for i in range(2, count + 1) for name in best[:2]]
-    labels = ["labels"] if classifier.multilabel else []
-    labels += ["set"] if asked.coverage is not None else []
-    labels += ["unknown"] if asked.unknown is not None else []
-    labels += ["answer", "answer_probability"] if asked.confidence is not None else []
-    return ["image", *best, *labels, "error", *(["features"] if features else [])]
 
 
 def identity(classifier: Classifier) -> str:
@@ -163,14 +162,12 @@ def _rows(classifier: Classifier, asked: Asked, features: bool, batch: Batch) ->
     rows, pixels = batch
     if pixels is None:
         return rows
-    compared = classifier.compares_features(asked)
-    logits, vectors = classifier.outputs(pixels, features=features or compared)
+    logits, vectors = classifier.outputs(pixels, features=features or asked.compares_features)
     good = [row for row in rows if "error" not in row]
     for row, prediction in zip(good, classifier.ranked(logits, vectors, asked), strict=True):
         said = {name: value for name, value in vars(prediction).items() if value is not None}
-        if "answer_probability" in said:
-            said["answer_probability"] = _short(said["answer_probability"])
         pairs = zip(said.pop("classes"), said.pop("probabilities"), strict=True)
+        said = {name: _short(v) if isinstance(v, float) else v for name, v in said.items()}
         row |= said | {"top": [{"class": c, "probability": _short(p)} for c, p in pairs]}
     if features and vectors is not None:
         for row, vector in zip(good, vectors.cpu().numpy(), strict=True):

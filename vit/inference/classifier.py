@@ -2,11 +2,12 @@
 
 import os
 import shlex
-from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +18,48 @@ from vit.checkpoints.heads import unanswerable
 from vit.checkpoints.layout import MissingFact
 from vit.checkpoints.names import locate, named
 from vit.checkpoints.pretrained import load_pretrained
-from vit.confidence import carried_over, cut
+from vit.confidence import carried_over
 from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
-from vit.errors import AT_LEAST_ONE, BELOW_ONE, INSIDE_ONE, UserError, check_range, some_of
-from vit.inference.engines import Engine, EngineName, Precision, in_openvino, is_export, open_engine
-from vit.inference.graph import Graph
-from vit.inference.trust import Trust
-from vit.label_tree import LabelTree
+from vit.errors import AT_LEAST_ONE, Range, UserError, check_range, did_you_mean, some_of
+from vit.inference.runtimes import Engine, Precision, computed, is_export, open_engine
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
+from vit.tables import objects, resolve, rows
+
+
+class Answer(Protocol):
+    """What the predictions of a classifier say beside classes: a row of the table `answers`, under
+    the option that asks for it by a number.
+
+    Shapes: b images, k classes, d numbers of the head's input.
+    """
+
+    allowed: ClassVar[Range]
+    """Of the number."""
+    fields: ClassVar[tuple[str, ...]]
+    """What predictions gain."""
+    compares_features: bool
+    """Whether a call needs the features."""
+    measured: str | None
+    """What tells the images of its measurement from others; files of answers record it."""
+
+    def __init__(self, classifier: "Classifier", number: float) -> None:
+        """Raises UserError for what the model cannot say."""
+        ...
+
+    def __call__(
+        self, logits: Tensor, features: Tensor | None, probabilities: Tensor, /
+    ) -> Iterable[tuple[Any, ...]]:
+        """The fields of each image, from logits `b k`, features `b d` and probabilities `b k`."""
+        ...
+
+    @staticmethod
+    def line(row: Mapping[str, Any], /) -> str | None:
+        """For people, from the fields of an image; None says nothing."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,41 +68,45 @@ class Asked:
 
     top: int = 5
     """Number of classes."""
-    confidence: float | None = None
-    """Of classes in a tree: the answer is the deepest node whose probability is above it."""
-    coverage: float | None = None
-    """Also a set of classes, which holds the true one in at least this share of images."""
-    unknown: float | None = None
-    """Also whether the image is of none of the classes, which is so if it is less like them than
-    this share of the validation images."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Option of a row of `answers` -> its number."""
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    """Those rows, for one classifier."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for a value out of range."""
+        """Raises UserError for a value out of range, and for an option that is no row."""
         check_range("top", self.top, AT_LEAST_ONE)
-        shares = {"confidence": BELOW_ONE, "coverage": INSIDE_ONE, "unknown": INSIDE_ONE}
-        for name, allowed in shares.items():
-            if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), allowed)
+        known = rows("answers")
+        for name, number in self.numbers.items():
+            if name not in known:
+                raise UserError(f"predictions have no {name!r}{did_you_mean(name, known)}")
+            check_range(name, number, resolve(known[name]).allowed)
+
+    def of(self, classifier: "Classifier") -> "Asked":
+        """With the answers for this classifier. UserError for what its model cannot say."""
+        asked = {name: row for name, row in rows("answers").items() if name in self.numbers}
+        answers = {n: resolve(row)(classifier, self.numbers[n]) for n, row in asked.items()}
+        return replace(self, answers=answers)
+
+    @property
+    def compares_features(self) -> bool:
+        """Whether the answers need features."""
+        return any(answer.compares_features for answer in self.answers.values())
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The most probable classes of one image, best first."""
+class Prediction(SimpleNamespace):
+    """The most probable classes of one image, best first, and the fields of the answers that are
+    asked for; those of others are None."""
 
     classes: list[str]
     probabilities: list[float]
     labels: list[str] | None = None
     """The classes above their thresholds, most probable first; None for a model with one label per
     image."""
-    set: list[str] | None = None
-    """With a `coverage`: the classes that together hold the true one so often, most probable
-    first."""
-    unknown: bool | None = None
-    """With an `unknown` share: true for an image of none of the classes."""
-    answer: str | None = None
-    """The deepest node of a tree of classes above the asked confidence; "" if there is none."""
-    answer_probability: float | None = None
-    """The sum of those of the classes below it; 1 for ""."""
+
+    def __getattr__(self, name: str) -> None:
+        if not any(name in answer.fields for answer in objects("answers").values()):
+            raise AttributeError(f"a prediction has no {name!r}")
 
 
 @dataclass(eq=False, repr=False)
@@ -89,8 +124,8 @@ class Classifier:
     """Divides the logits for probabilities; `thresholds` are of these."""
     tree: bool = False
     """The classes are paths in a tree."""
-    trust: Trust | None = None
-    """What was measured on held-out images, for sets and for images of no class."""
+    folder: Path | None = None
+    """Of the weights, where answers find what was measured of them."""
     engine: Engine | None = None
     """Computes the logits on the CPU in place of `model`, which has no weights then."""
 
@@ -138,55 +173,22 @@ class Classifier:
         return model.forward_head(tokens).float(), vectors.float()
 
     def predict(
-        self,
-        images: Any,
-        top: int = 5,
-        *,
-        batch_size: int = 32,
-        confidence: float | None = None,
-        coverage: float | None = None,
-        unknown: float | None = None,
+        self, images: Any, top: int = 5, *, batch_size: int = 32, **numbers: float | None
     ) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
-        `confidence`, `coverage`, `unknown`: see `Asked`. UserError as by it and `check`.
+        `numbers`: options of the table `answers`, such as `coverage=0.9`. UserError as of `Asked`.
         """
-        asked = Asked(top=top, confidence=confidence, coverage=coverage, unknown=unknown)
-        self.check(asked)
+        chosen = {name: number for name, number in numbers.items() if number is not None}
+        asked = Asked(top=top, numbers=chosen).of(self)
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
-            outputs = self.outputs(self._cut(batch), features=self.compares_features(asked))
+            outputs = self.outputs(self._cut(batch), features=asked.compares_features)
             results += self.ranked(*outputs, asked)
         return results
 
-    def check(self, asked: Asked) -> None:
-        """UserError for what this model cannot say."""
-        if asked.confidence is not None and not self.tree:
-            raise UserError(
-                f"confidence={asked.confidence:g} needs a model whose classes are a tree, of a run "
-                "with --data.labels tree; leave it out"
-            )
-        if asked.coverage is not None and self.multilabel:
-            raise UserError("coverage is for models with one label per image; leave it out")
-        trust = self.trust or Trust()
-        for name, measured in (("coverage", trust.scores), ("unknown", trust.usual)):
-            if (share := getattr(asked, name)) is None:
-                continue
-            if measured is None:
-                raise UserError(
-                    f"{name}={share:g} needs held-out images that were measured at the end of a "
-                    "run, in trust.safetensors beside its weights; exported files do not carry it: "
-                    "give a run that had a val (--data.splits.val_fraction 0.1)"
-                    f"{', or measure it: vit trust RUN --data D' if name == 'unknown' else ''}"
-                )
-            cut(torch.atleast_2d(measured)[0], share, name)
-
-    def compares_features(self, asked: Asked) -> bool:
-        """Whether `ranked` needs features for what is asked."""
-        return asked.unknown is not None and bool(self.trust and self.trust.references)
-
     def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
-        """Predictions from logits `b k` and, if `compares_features`, features `b d`."""
+        """Predictions from logits `b k` and, if `asked` compares them, features `b d`."""
         probabilities = self.activated(logits)
         values, order = top_classes(probabilities, asked.top)
         said: dict[str, Iterable[Any]] = {
@@ -196,19 +198,14 @@ class Classifier:
         if self.multilabel:
             # Of logits: probabilities near 1 are equal in float32.
             cuts = torch.tensor(self.thresholds, dtype=torch.float64).logit() * self.temperature
-            said["labels"] = self._marked(probabilities, logits.cpu() > cuts)
-        if asked.coverage is not None and self.trust is not None:
-            said["set"] = self._marked(probabilities, self.trust.sets(logits, asked.coverage))
-        if asked.unknown is not None and self.trust is not None:
-            measured = (logits, features, asked.unknown)
-            said["unknown"] = self.trust.outside(*measured, multilabel=self.multilabel).tolist()
-        if asked.confidence is not None:
-            answers = LabelTree(self.classes).answers(probabilities, asked.confidence)
-            said["answer"], said["answer_probability"] = zip(*answers, strict=True)
-        rows = zip(*said.values(), strict=True)
-        return [Prediction(**dict(zip(said, row, strict=True))) for row in rows]
+            said["labels"] = self.marked(probabilities, logits.cpu() > cuts)
+        for answer in asked.answers.values():
+            columns = zip(*answer(logits, features, probabilities), strict=True)
+            said |= dict(zip(answer.fields, columns, strict=True))
+        images = zip(*said.values(), strict=True)
+        return [Prediction(**dict(zip(said, values, strict=True))) for values in images]
 
-    def _marked(self, probabilities: Tensor, marks: Tensor) -> list[list[str]]:
+    def marked(self, probabilities: Tensor, marks: Tensor) -> list[list[str]]:
         """The marked classes of each image, most probable first."""
         order = probabilities.argsort(descending=True, stable=True)
         return [self._named(best[marked[best]]) for best, marked in zip(order, marks, strict=True)]
@@ -249,7 +246,7 @@ def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
 def load(
     path: str | Path,
     *,
-    engine: EngineName = "torch",
+    engine: str = "torch",
     precision: Precision = "float32",
     raw: bool = False,
 ) -> Classifier:
@@ -282,7 +279,7 @@ def load(
         classifier.model.to(getattr(torch, precision))
         return classifier
     network: Any = classifier.model
-    classifier.engine = in_openvino(Graph(network, classifier.preprocess), precision)
+    classifier.engine = computed(network, classifier.preprocess, precision, engine)
     classifier.model = nn.Identity()
     return classifier
 
@@ -298,7 +295,7 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
         command = f"vit convert {shlex.quote(str(path))} DIR --to native"
         raise UserError(f"{fact}, by --set to `{command}`, and load DIR") from fact
     values, names = report.preprocess, report.classes
-    trust = None if row is not None else Trust.read(find_weights(Path(weights)).parent)
+    folder = None if row is not None else find_weights(Path(weights)).parent
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     if not config.num_classes:
         raise _without_classes(path)
@@ -320,7 +317,7 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     classes = names or [str(i) for i in range(config.num_classes)]
     facts: dict[str, Any] = {"multilabel": report.multilabel, "thresholds": report.thresholds}
     preprocess = Preprocess.from_dict(values)
-    classifier = Classifier(model, classes, preprocess, **facts, tree=report.tree, trust=trust)
+    classifier = Classifier(model, classes, preprocess, **facts, tree=report.tree, folder=folder)
     return classifier if raw else classifier.at(report.temperature or 1.0)
 
 

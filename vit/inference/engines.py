@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from vit.checkpoints.writing import fingerprint
 from vit.errors import UserError, needed
 from vit.hardware import cpu_features
 from vit.inference.graph import Graph
+from vit.inference.runtimes import Precision
+from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 
 if TYPE_CHECKING:
@@ -30,9 +32,6 @@ _SEAL = re.compile(rb"digest(?:\"|&quot;): (?:\"|&quot;)([0-9a-f]{64})")
 SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "pt2": ".pt2"}
 """Of each format's main file."""
 Arrays = dict[str, "np.ndarray"]
-EngineName = Literal["torch", "openvino"]
-"""Of what computes a model of ours."""
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ class Engine:
 
 
 def open_engine(
-    path: str | Path, precision: Precision = "float32", engine: EngineName = "torch"
+    path: str | Path, precision: Precision = "float32", engine: str = "torch"
 ) -> Engine:
     """The model in an .onnx or .xml file that `vit export` wrote; torch leaves it to its runtime.
 
@@ -131,14 +130,10 @@ def open_engine(
     )
 
 
-def is_export(path: str | Path) -> bool:
-    """True for a file name of an exported model."""
-    return Path(path).suffix.lower() in SUFFIXES.values() and not Path(path).is_dir()
-
-
-def in_openvino(graph: Graph, precision: Precision = "float32") -> Engine:
+def in_openvino(model: Model, preprocess: Preprocess, precision: Precision = "float32") -> Engine:
     """A model in memory, computed by OpenVINO. UserError as for `open_engine`."""
-    about = Description(outputs=graph.names, classes=None, preprocess=graph.preprocess)
+    graph = Graph(model, preprocess)
+    about = Description(outputs=graph.names, classes=None, preprocess=preprocess)
     identity = f"{fingerprint(graph.state_dict())} {json.dumps(graph.model.config.to_dict())}"
     return _compiled(to_openvino(graph), about, precision, identity)
 

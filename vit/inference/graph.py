@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.models.encoder import KeylessBias
+from vit.models.encoder import KeylessBias, Rotation
 from vit.models.resnet import StdConv2d
-from vit.models.rotary import RotaryEmbedding, Rotation
+from vit.models.rotary import RotaryEmbedding
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.backbone import layer_indices
 from vit.models.config import ViTConfig
-from vit.models.encoder import Attention
-from vit.models.rotary import Place, rotated
+from vit.models.encoder import Attention, Place, rotated
 from vit.models.vision_transformer import VisionTransformer
 
 Inputs = tuple[Any, ...]

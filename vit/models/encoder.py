@@ -1,11 +1,12 @@
-"""Transformer encoder layers. Shapes: b batch, n tokens, d width, heads, e = d / heads.
+"""Transformer encoder layers.
 
+Shapes: b batch, n tokens, d width, heads, e = d / heads; where n counts patches, m all tokens.
 Pre-norm residual blocks as in ViT (arXiv:2010.11929, section 3.1, eqs. 2-3). LayerScale follows
 CaiT (arXiv:2103.17239); DropPath drops whole residual branches per image (arXiv:1603.09382).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +15,45 @@ from torch import Tensor, nn
 from vit.models.attention import attend
 from vit.models.config import Activation, gated_width
 from vit.models.initialization import mlp_, xavier_
-from vit.models.rotary import Place, rotated
 from vit.shapes import Float
+
+
+class Rotation(NamedTuple):
+    """Angles by which every layer turns the queries and keys of the patches: `n 1 e`, or
+    `b m 1 e` where images differ in the patches that take part."""
+
+    cos: Float[Tensor, "*b n 1 e"]
+    sin: Float[Tensor, "*b n 1 e"]
+
+
+class Place(NamedTuple):
+    """Where the tokens of a layer are: prefix tokens, then a grid of patches row by row."""
+
+    rows: int
+    columns: int
+    num_prefix: int
+    rotation: Rotation | None = None
+    bias: Float[Tensor, "b 1 m m"] | None = None
+    """Added to the scores of every layer; -inf hides a key (last index) from a query."""
+
+
+def rotated(x: Float[Tensor, "b heads m e"], place: Place) -> Float[Tensor, "b heads m e"]:
+    """Queries or keys with the patches turned by the rotation, if any.
+
+    In the dtype of `x`; computed in the table's.
+
+    Channels i and i + e / 2 turn together. In memory a token's heads stay side by side, so that the
+    output of attention needs no copy.
+    """
+    if place.rotation is None:
+        return x
+    prefix, patches = x.transpose(1, 2).tensor_split([place.num_prefix], dim=1)  # b n heads e
+    first, second = patches.chunk(2, dim=-1)
+    across = torch.cat([-second, first], dim=-1)
+    turned = (patches * place.rotation.cos + across * place.rotation.sin).to(x.dtype)
+    if place.num_prefix:
+        turned = torch.cat([prefix, turned], dim=1)
+    return turned.transpose(1, 2)
 
 
 class KeylessBias(nn.Linear):

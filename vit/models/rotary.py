@@ -3,55 +3,16 @@
 RoFormer (arXiv:2104.09864) in two axes: a pair of channels turns by (coordinate times frequency),
 half of the pairs by the row and half by the column, so that a score depends on the difference of
 two places only. DINOv3 (arXiv:2508.10104; dinov3/layers/rope_position_encoding.py).
-Shapes: b batch, m tokens (prefix tokens first), n = gh gw patches row by row, e channels per head.
+Shapes: n = gh gw patches row by row, e channels per head.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vit.models.config import Rotary, ViTConfig
-from vit.shapes import Float
-
-
-class Rotation(NamedTuple):
-    """Angles by which every layer turns the queries and keys of the patches: `n 1 e`, or
-    `b m 1 e` where images differ in the patches that take part."""
-
-    cos: Float[Tensor, "*b n 1 e"]
-    sin: Float[Tensor, "*b n 1 e"]
-
-
-class Place(NamedTuple):
-    """Where the tokens of a layer are: prefix tokens, then a grid of patches row by row."""
-
-    rows: int
-    columns: int
-    num_prefix: int
-    rotation: Rotation | None = None
-    bias: Float[Tensor, "b 1 m m"] | None = None
-    """Added to the scores of every layer; -inf hides a key (last index) from a query."""
-
-
-def rotated(x: Float[Tensor, "b heads m e"], place: Place) -> Float[Tensor, "b heads m e"]:
-    """Queries or keys with the patches turned by the rotation, if any.
-
-    In the dtype of `x`; computed in the table's.
-
-    Channels i and i + e / 2 turn together. In memory a token's heads stay side by side, so that the
-    output of attention needs no copy.
-    """
-    if place.rotation is None:
-        return x
-    prefix, patches = x.transpose(1, 2).tensor_split([place.num_prefix], dim=1)  # b n heads e
-    first, second = patches.chunk(2, dim=-1)
-    across = torch.cat([-second, first], dim=-1)
-    turned = (patches * place.rotation.cos + across * place.rotation.sin).to(x.dtype)
-    if place.num_prefix:
-        turned = torch.cat([prefix, turned], dim=1)
-    return turned.transpose(1, 2)
+from vit.models.encoder import Rotation
 
 
 class RotaryEmbedding(nn.Module):

@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.tables import resolve, rows
 
 if TYPE_CHECKING:
     from vit.models.resnet import ResNet
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 ModelConfig: TypeAlias = ViTConfig | ResNetConfig
 Model: TypeAlias = "VisionTransformer | ResNet"
+
+
+class Builder(Protocol):
+    """Builds a Vision Transformer that a field of its configuration changes: a row of the table
+    `builders`, under the field's name."""
+
+    def __call__(self, config: ViTConfig, /) -> "VisionTransformer":
+        """A model with fresh weights. UserError for a value of the field that it cannot build."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -234,8 +244,8 @@ def build_model(config: ModelConfig) -> Model:
 
     if isinstance(config, ResNetConfig):
         return ResNet(config)
-    if config.variant:
-        from vit.variants.table import build  # only when named
-
-        return build(config)
+    for field, row in rows("builders").items():
+        if getattr(config, field, None):
+            build: Builder = resolve(row)
+            return build(config)
     return VisionTransformer(config)

@@ -111,6 +111,14 @@ def errors(
     return [(int(row), int(predicted[row]), float(confidence[row])) for row in rows]
 
 
+def per_class(
+    classes: Sequence[str], predictions: Predictions, thresholds: np.ndarray | None
+) -> tuple[list[dict[str, Any]], Iterator[str]]:
+    """An object per class of multi-label data, and the table of them for a terminal."""
+    table = class_table(classes, class_scores(predictions, len(classes), thresholds))
+    return table, class_lines(table)
+
+
 def class_table(classes: Sequence[str], scores: ClassScores) -> list[dict[str, Any]]:
     """An object per class of multi-label data for programs; None is an undefined score."""
     names = ("average_precision", "threshold", "precision", "recall", "f1")

@@ -18,8 +18,8 @@ from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
-from vit.inference.engines import open_engine
 from vit.inference.lineage import known_by, note_seen
+from vit.inference.runtimes import open_engine
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.files import CONFIG

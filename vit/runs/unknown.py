@@ -50,7 +50,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
         if summary.get("finished") is not True:
             command = f"vit fit --run_dir {shlex.quote(str(run))}"
             raise UserError(f"{run} is a run without a finished model; continue it: {command}")
-        classifier = load(run)
+        classifier, before = load(run), Trust.read(run / "model") or Trust()
         if classifier.multilabel:
             raise UserError(
                 f"{run} has several labels per image: --unknown compares the energy of its logits "
@@ -58,15 +58,14 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
             )
         classifier.to("cuda" if torch.cuda.is_available() else "cpu")
         # A head on features that were not trained has been measured without val.
-        frozen = classifier.trust is not None and classifier.trust.images > 0
-        frozen &= not args and "val" not in (summary.get("splits") or {})
+        frozen = before.images > 0 and not args and "val" not in (summary.get("splits") or {})
         train, held_out, where = _parts(run, data, classifier, halves=frozen)
         known = train.features, train.labels
         choice = choose(known, (held_out.features, held_out.labels), data.seed)
         references = References.of(*known, data.seed)
         usual = all_scores(held_out.logits, held_out.features, references)
         trust = replace(
-            classifier.trust or Trust(),
+            before,
             unknown=choice.score,
             usual=torch.stack([*usual.values()]),
             **vars(references),

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from vit.errors import UserError, check_range
 from vit.models.backbone import run
 from vit.models.config import ViTConfig
-from vit.models.encoder import Attention, Block
+from vit.models.encoder import Attention, Block, Place
 from vit.models.initialization import xavier_
-from vit.models.rotary import Place
 from vit.models.vision_transformer import plain_layers
 from vit.shapes import Float, Int
 from vit.training.masking import FRACTION, Corruption, draw_masks, rows

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.config import PosResize, ViTConfig
 from vit.models.embedding import resize_grid, sincos2d
-from vit.models.encoder import Block
+from vit.models.encoder import Block, Place
 from vit.models.fields import check_kinds
-from vit.models.rotary import Place
 from vit.models.vision_transformer import plain_layers
 from vit.shapes import Float
 

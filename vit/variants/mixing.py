@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.models.encoder import Attention, Block
+from vit.models.encoder import Attention, Block, Place
 from vit.models.fields import check_kinds
 from vit.models.initialization import xavier_
-from vit.models.rotary import Place
 from vit.shapes import Float
 from vit.variants.additive import Grid, Sized
 

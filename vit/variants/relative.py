@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.embedding import resize_grid
-from vit.models.encoder import Attention
-from vit.models.rotary import Place
+from vit.models.encoder import Attention, Place
 from vit.models.vision_transformer import plain_layers
 from vit.shapes import Float, Int
 from vit.variants.additive import Built, Grid, NoTable, Resampled, Sized, Tables

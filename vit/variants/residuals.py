@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.models.encoder import Attention, Block, LayerScale, Mlp
+from vit.models.encoder import Attention, Block, LayerScale, Mlp, Place
 from vit.models.initialization import zero_
-from vit.models.rotary import Place
 from vit.shapes import Float
 from vit.variants.additive import Nothing
 from vit.variants.feedforward import NoMlp

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.models.encoder import Block
+from vit.models.encoder import Block, Place
 from vit.models.fields import check_kinds
-from vit.models.rotary import Place
 from vit.shapes import Float
 from vit.variants.additive import Grid, Tables
 from vit.variants.mixing import AttentionMixer, OneGrid, check_patches, check_pooled, check_whole

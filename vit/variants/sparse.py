@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.config import ViTConfig
+from vit.models.encoder import Place
 from vit.models.fields import check_kinds
-from vit.models.rotary import Place
 from vit.shapes import Float, Int
 from vit.variants.additive import Grid, Sized
 from vit.variants.mixing import AttentionMixer, check_whole

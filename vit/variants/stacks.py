@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.models.encoder import Block
-from vit.models.rotary import Place
+from vit.models.encoder import Block, Place
 from vit.shapes import Float
 from vit.variants.additive import Grid, Nothing
 from vit.variants.experts import Experts

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.models.config import ViTConfig
-from vit.models.rotary import Place
+from vit.models.encoder import Place
 from vit.shapes import Float
 from vit.variants.additive import Grid
 from vit.variants.mixing import OneGrid, SequenceMixer, check_patches, check_whole
