@@ -55,7 +55,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Asked in this order, and after them the folder of class folders.
     "sources": {
-        "vtab": "vit.data.kinds:VtabTask",
+        "vtab": "vit.data.vtab_source:VtabTask",
         "shards": "vit.data.kinds:Shards",
         "lists": "vit.data.kinds:Lists",
         "own": "vit.data.kinds:Objects",

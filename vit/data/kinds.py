@@ -18,26 +18,6 @@ CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 """Ends of names, in lower case."""
 
 
-class VtabTask(Source):
-    """A folder with lists of VTAB-1k. A model is scored on it as on any folder."""
-
-    def takes(self, root: Any) -> bool:
-        return isinstance(root, str) and is_task(root)
-
-    def splits(self, root: str, reading: "Reading") -> "Splits":
-        from vit.data.folder import load_folder
-        from vit.data.vtab import load_task
-
-        if reading.model is not None:
-            return load_folder(root, reading)
-        return load_task(root, search=reading.cut.val_fraction > 0)
-
-
-def is_task(folder: str | os.PathLike[str]) -> bool:
-    """The folder has lists of VTAB-1k."""
-    return (Path(folder).expanduser() / "train800val200.txt").is_file()
-
-
 class Shards(Source):
     """Tar shards, files of Parquet that hold pictures, and addresses, which have one of both."""
 

@@ -29,10 +29,10 @@ import numpy as np
 from PIL import Image
 
 from vit.console import Meter
-from vit.data.kinds import is_task
 from vit.data.manifest import Listing, Table
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import Splits
+from vit.data.vtab_source import is_task
 from vit.errors import UserError, some_of
 from vit.writing import write_text
 
