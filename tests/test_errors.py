@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.checkpoints.layout import listed
+from vit.checkpoints.building import listed
 from vit.errors import columns, shorten, some_of
 
 NAMES = [f"n{i:04}" for i in range(1200)]

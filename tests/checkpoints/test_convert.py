@@ -18,8 +18,8 @@ from tests.checkpoints.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
 from vit.checkpoints.convert import compare, convert
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Export, Format, NativeInfo
-from vit.checkpoints.layout import Recognised, Rule, bound
+from vit.checkpoints.formats import Export, Format, NativeInfo, Recognised
+from vit.checkpoints.layout import Rule, bound
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.cli.convert import run

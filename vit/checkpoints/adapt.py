@@ -7,14 +7,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vit.checkpoints.layout import ModelConfig, Recognised
+from vit.checkpoints.formats import Recognised
 from vit.checkpoints.names import class_names, head_rows
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError, shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import resize_grid
 from vit.models.fields import changed
-from vit.models.zoo import config_from_dict
+from vit.models.zoo import ModelConfig, config_from_dict
 
 HEAD = ("head.", "head_dist.")
 _FIRST_CONVOLUTION = (

@@ -1,14 +1,14 @@
 """A model built without memory or random numbers, and given the weights of a file."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vit.checkpoints.layout import Recognised, listed
-from vit.errors import UserError
+from vit.checkpoints.formats import Recognised
+from vit.errors import UserError, some_of
 from vit.models.zoo import Model, ModelConfig, build_model
 
 
@@ -74,3 +74,8 @@ def filled(
         raise UserError(f"{source} does not fit: {listed(misfits)}")
     model.load_state_dict(state, strict=True, assign=True)
     return model
+
+
+def listed(keys: Iterable[str], sign: str = "", most: int = 6) -> str:
+    """`-a -b and 7 more`: enough keys to see the pattern, on one line."""
+    return some_of((sign + key for key in sorted(keys)), most, " ")

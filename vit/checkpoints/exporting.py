@@ -9,11 +9,11 @@ from torch import Tensor
 
 from vit.checkpoints.adapt import HEAD
 from vit.checkpoints.formats import NativeInfo
-from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.writing import write_safetensors
 from vit.confidence import carried_over
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
+from vit.models.zoo import ModelConfig
 from vit.writing import atomic, write_json
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import LazyTensors, MissingFact
+from vit.checkpoints.formats import LazyTensors, MissingFact
 from vit.models.config import ViTConfig
 
 

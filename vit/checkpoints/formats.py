@@ -9,9 +9,45 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.errors import UserError, some_of
+from vit.models.zoo import ModelConfig
 from vit.tables import resolve, rows
+
+
+class MissingFact(UserError):
+    """A fact that the file does not record, and that an option can supply, such as num_heads."""
+
+
+LazyTensors = dict[str, Callable[[], Tensor]]
+"""Our name -> a function that reads the tensor; nothing is read before everything has a place."""
+
+
+@dataclass(kw_only=True)
+class Recognised:
+    """A file as its format understands it. No tensor has been read yet."""
+
+    format: str
+    """For people: "timm", "Google npz", ..."""
+    config: ModelConfig
+    tensors: LazyTensors
+    used: set[str]
+    """Keys of the file that `tensors` reads."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Keys that are knowingly not used -> why."""
+    unexpected: list[str] = field(default_factory=list)
+    """Keys that no rule knows: an error when the model is built."""
+    classes: list[str] | None = None
+    preprocess: dict[str, Any] | None = None
+    unprepared: str = ""
+    """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
+    notes: list[str] = field(default_factory=list)
+    """Assumptions, for the report."""
+    average: bool = False
+    """The weights are the average of a training's."""
+    check: Callable[[], None] = lambda: None
+    """Run before the first tensor is used; UserError if the file is damaged."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Of our own files: recipe, metrics, source."""
 
 
 @dataclass(frozen=True)

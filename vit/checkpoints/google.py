@@ -20,20 +20,12 @@ from typing_extensions import override
 from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed
 from vit.checkpoints.facts import grid_of, patch_size_of
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Export, Format, NativeInfo
-from vit.checkpoints.layout import (
-    HWIO,
-    TRANSPOSED,
-    ModelConfig,
-    Op,
-    Recognised,
-    Rule,
-    bound,
-    exported,
-)
+from vit.checkpoints.formats import Export, Format, NativeInfo, Recognised
+from vit.checkpoints.layout import HWIO, TRANSPOSED, Op, Rule, bound, exported
 from vit.checkpoints.preprocessing import squashed
 from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
+from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 from vit.writing import atomic
 

@@ -5,23 +5,15 @@ loading runs them from left to right and exporting from right to left, so the tw
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vit.checkpoints.building import listed
 from vit.checkpoints.files import WeightFile
-from vit.errors import UserError, some_of
-from vit.models.zoo import ModelConfig
-
-
-class MissingFact(UserError):
-    """A fact that the file does not record, and that an option can supply, such as num_heads."""
-
-
-LazyTensors = dict[str, Callable[[], Tensor]]
-"""Our name -> a function that reads the tensor; nothing is read before everything has a place."""
+from vit.checkpoints.formats import LazyTensors
+from vit.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -64,34 +56,6 @@ def layer(ours: str, *theirs: str, op: Op = SAME) -> list[Rule]:
     ]
 
 
-@dataclass(kw_only=True)
-class Recognised:
-    """A file as a source understands it. No tensor has been read yet."""
-
-    format: str
-    """For people: "timm", "Google npz", ..."""
-    config: ModelConfig
-    tensors: LazyTensors
-    used: set[str]
-    """Keys of the file that `tensors` reads."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Keys that are knowingly not used -> why."""
-    unexpected: list[str] = field(default_factory=list)
-    """Keys that no rule knows: an error when the model is built."""
-    classes: list[str] | None = None
-    preprocess: dict[str, Any] | None = None
-    unprepared: str = ""
-    """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
-    notes: list[str] = field(default_factory=list)
-    """Assumptions, for the report."""
-    average: bool = False
-    """The weights are the average of a training's."""
-    check: Callable[[], None] = lambda: None
-    """Run before the first tensor is used; UserError if the file is damaged."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Of our own files: recipe, metrics, source."""
-
-
 def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str]]:
     """The rules whose tensors are in the file, as functions that read; and the keys they use.
 
@@ -116,8 +80,3 @@ def exported(state: Mapping[str, Tensor], rules: Iterable[Rule]) -> dict[str, Te
         parts = (part.contiguous() for part in by_name[name].op.write(tensor))
         theirs.update(zip(by_name[name].theirs, parts, strict=True))
     return theirs
-
-
-def listed(keys: Iterable[str], sign: str = "", most: int = 6) -> str:
-    """`-a -b and 7 more`: enough keys to see the pattern, on one line."""
-    return some_of((sign + key for key in sorted(keys)), most, " ")

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -18,13 +19,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
-from vit.checkpoints.formats import Export, Format, NativeInfo
+from vit.checkpoints.formats import Export, Format, NativeInfo, Recognised
 from vit.checkpoints.heads import check_labels, check_names
-from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.writing import fingerprint, is_sharded, write_safetensors
 from vit.console import is_first_process
 from vit.errors import UserError, shorten
-from vit.models.zoo import config_from_dict
+from vit.models.zoo import ModelConfig, config_from_dict
 from vit.preprocessing import Preprocess
 from vit.writing import atomic, write_json
 
@@ -82,13 +82,12 @@ class Native(Format):
             info.extra.update(_measured(file, notes))
         ended = info.extra.get("checkpoint")
         recorded = (ended if isinstance(ended, dict) else values).get("weights")
-        tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
         digest = values.get("sha256")
         return Recognised(
             format=label,
             config=config,
-            tensors=tensors,
-            used=used,
+            tensors={name: partial(file.read, name) for name in file.shapes},
+            used=set(file.shapes),
             classes=info.classes,
             preprocess=info.preprocess,
             notes=notes,

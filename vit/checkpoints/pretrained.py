@@ -14,15 +14,14 @@ from vit.checkpoints.adapt import HEAD, HeadRows, adapt, same_architecture
 from vit.checkpoints.building import filled
 from vit.checkpoints.contents import KINDS
 from vit.checkpoints.files import open_weights
-from vit.checkpoints.formats import recognise
+from vit.checkpoints.formats import Recognised, recognise
 from vit.checkpoints.heads import check_names, unanswerable
-from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.names import NamedWeights
 from vit.checkpoints.report import LoadReport, print_report
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.fields import as_size
-from vit.models.zoo import Model, build_model, model_config
+from vit.models.zoo import Model, ModelConfig, build_model, model_config
 
 
 def create_model(

@@ -12,12 +12,13 @@ from typing_extensions import override
 from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed
 from vit.checkpoints.facts import count_layers, grid_of, heads_of_width
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Export, Format, NativeInfo
-from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, exported, layer
+from vit.checkpoints.formats import Export, Format, NativeInfo, Recognised
+from vit.checkpoints.layout import Rule, bound, exported, layer
 from vit.checkpoints.preprocessing import of_imagenet
 from vit.checkpoints.writing import write_torch
 from vit.errors import UserError
 from vit.models.config import ViTConfig
+from vit.models.zoo import ModelConfig
 
 _LAYER = "encoder.layers.encoder_layer_"
 

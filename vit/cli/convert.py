@@ -64,7 +64,7 @@ def run(args: list[str]) -> int:
     options = _fields(given.set) | {"raw": given.temperature == "none", "weights": given.weights}
     if given.image_size:
         options["image_size"] = tuple(given.image_size)
-    from vit.checkpoints.layout import MissingFact
+    from vit.checkpoints.formats import MissingFact
 
     try:
         return _compare(given, options) if given.compare else _convert(given, options)

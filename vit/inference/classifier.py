@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vit.checkpoints.adapt import HEAD
 from vit.checkpoints.files import find_weights
+from vit.checkpoints.formats import MissingFact
 from vit.checkpoints.heads import unanswerable
-from vit.checkpoints.layout import MissingFact
 from vit.checkpoints.names import locate, named
 from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import carried_over

@@ -7,13 +7,13 @@ from typing_extensions import override
 
 from vit.checkpoints.exporting import directory
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Export, Format, NativeInfo
+from vit.checkpoints.formats import Export, Format, NativeInfo, Recognised
 from vit.checkpoints.huggingface import bit, reading, writing
 from vit.checkpoints.huggingface.labels import THRESHOLDS
-from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.preprocessing import rounding_note, to_huggingface
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
+from vit.models.zoo import ModelConfig
 
 
 class HuggingFace(Format):

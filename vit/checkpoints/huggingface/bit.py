@@ -9,8 +9,9 @@ from torch import Tensor
 from vit.checkpoints.exporting import arithmetic_notes
 from vit.checkpoints.facts import count_layers
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.formats import Recognised
 from vit.checkpoints.huggingface.labels import label_kind, labels, names_in
-from vit.checkpoints.layout import SAME, Op, Recognised, Rule, bound, exported
+from vit.checkpoints.layout import SAME, Op, Rule, bound, exported
 from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, ResNetConfig

@@ -11,18 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from vit.checkpoints.facts import count_layers, fill_qkv_biases, grid_of, positions_into_token
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.formats import MissingFact, Recognised
 from vit.checkpoints.huggingface.labels import label_kind, names_in
-from vit.checkpoints.layout import (
-    HALVES,
-    JOINED,
-    KEYLESS,
-    SAME,
-    MissingFact,
-    Recognised,
-    Rule,
-    bound,
-    layer,
-)
+from vit.checkpoints.layout import HALVES, JOINED, KEYLESS, SAME, Rule, bound, layer
 from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.checkpoints.refusals import refused, sign_of_others
 from vit.errors import UserError

@@ -6,12 +6,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Export, Format, NativeInfo
-from vit.checkpoints.layout import ModelConfig, Recognised
+from vit.checkpoints.formats import Export, Format, NativeInfo, Recognised
 from vit.checkpoints.refusals import refused
 from vit.checkpoints.timm import reading, writing
 from vit.checkpoints.timm.families import architecture_of
 from vit.errors import UserError
+from vit.models.zoo import ModelConfig
 
 
 class Timm(Format):

@@ -12,7 +12,7 @@ from typing import Any
 
 from vit.checkpoints.facts import SIZES
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import MissingFact
+from vit.checkpoints.formats import MissingFact
 from vit.checkpoints.refusals import refused
 from vit.errors import UserError
 from vit.models.config import Activation, Rotary, ViTConfig

@@ -17,7 +17,8 @@ from vit.checkpoints.facts import (
     positions_into_token,
 )
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import HALVES, KEYLESS, Recognised, Rule, bound
+from vit.checkpoints.formats import Recognised
+from vit.checkpoints.layout import HALVES, KEYLESS, Rule, bound
 from vit.checkpoints.preprocessing import from_timm, of_imagenet, preparation, squashed
 from vit.checkpoints.refusals import check_signs, refused
 from vit.checkpoints.timm import families

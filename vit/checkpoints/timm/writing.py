@@ -9,13 +9,14 @@ from torch import Tensor
 
 from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed, directory
 from vit.checkpoints.formats import Export, NativeInfo
-from vit.checkpoints.layout import ModelConfig, Rule, exported
+from vit.checkpoints.layout import Rule, exported
 from vit.checkpoints.preprocessing import rounding_note, to_timm
 from vit.checkpoints.timm.families import ROTARY_FORM
 from vit.checkpoints.timm.reading import joined
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.embedding import sincos2d
+from vit.models.zoo import ModelConfig
 
 _HYBRIDS: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
