@@ -16,8 +16,8 @@ import vit
 from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.inference import answer_files
-from vit.inference.answer_files import columns, opened
-from vit.inference.answers import Row, answer, identity
+from vit.inference.answer_files import columns, identity, opened
+from vit.inference.answers import Row, answer
 from vit.inference.classifier import Asked, Classifier
 from vit.inference.engines import Description, Engine
 from vit.preprocessing import Preprocess

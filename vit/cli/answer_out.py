@@ -10,8 +10,8 @@ from vit.cli.arguments import pictures
 from vit.console import say
 from vit.data.sources import PathList
 from vit.errors import UserError
-from vit.inference.answer_files import ALL, check_answer_file, columns, opened
-from vit.inference.answers import answer, identity
+from vit.inference.answer_files import ALL, check_answer_file, columns, identity, opened
+from vit.inference.answers import answer
 from vit.inference.classifier import Asked, Classifier
 from vit.tables import rows
 

@@ -5,6 +5,7 @@ continue in the list of pictures.
 """
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vit.checkpoints.writing import fingerprint
 from vit.errors import UserError, check_types, needed
 from vit.inference.answers import Row, printable_name
 from vit.inference.classifier import Asked, Classifier
@@ -30,6 +32,20 @@ PART_ROWS = 10_000
 """At least, of a Parquet file; the last one has fewer."""
 ALL = "pictures of all shards"
 """A fact that may differ: other pictures of the list leave those of a part as they are."""
+
+
+def identity(classifier: Classifier) -> str:
+    """A digest of all that answers depend on, besides the pictures and the precision."""
+    engine = classifier.engine
+    facts = [
+        classifier.classes,
+        classifier.preprocess.to_dict(),
+        classifier.thresholds if classifier.multilabel else None,
+        classifier.temperature,
+        engine and engine.name,
+        engine.identity if engine else fingerprint(classifier.model.state_dict()),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def columns(classifier: Classifier, asked: Asked, *, features: bool) -> list[str]:

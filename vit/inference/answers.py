@@ -3,8 +3,6 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-import hashlib
-import json
 import os
 import time
 from collections import deque
@@ -18,7 +16,6 @@ import torch
 from torch import Tensor
 
 from vit import signals
-from vit.checkpoints.writing import fingerprint
 from vit.console import Meter
 from vit.data.decode import ImageError, open_input, reading_problem
 from vit.data.loaders import range_loader
@@ -64,20 +61,6 @@ class Tally:
             f"pictures answered: {self.pictures:,}, of them unreadable (column error): "
             f"{self.unreadable:,}; {rate:,.3g} per second; slowest part: {self.slowest}"
         )
-
-
-def identity(classifier: Classifier) -> str:
-    """A digest of all that answers depend on, besides the pictures and the precision."""
-    engine = classifier.engine
-    facts = [
-        classifier.classes,
-        classifier.preprocess.to_dict(),
-        classifier.thresholds if classifier.multilabel else None,
-        classifier.temperature,
-        engine and engine.name,
-        engine.identity if engine else fingerprint(classifier.model.state_dict()),
-    ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def answer(

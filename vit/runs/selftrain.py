@@ -16,7 +16,7 @@ from vit.data.pseudo import Answers, check_unseen
 from vit.data.sources import PathList, SplitName, images_digest
 from vit.errors import UserError, some_of
 from vit.evaluation.features import Extractor
-from vit.inference.answers import identity
+from vit.inference.answer_files import identity
 from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import note_seen
 from vit.models.zoo import canonical_name
