@@ -3,6 +3,7 @@ Pillow's float mode, statistics against NumPy over all values."""
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from tests.data.conftest import png
-from vit.data.decode import ImageError, open_image
+from vit.data.decode import ImageError, open_image, open_input, opener_of
 from vit.data.module import ImageData
 from vit.data.options import InputFormat
-from vit.data.raster import open_raster
+from vit.data.raster import Raster, open_raster
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, center_crop, picture, resize_to_cover
@@ -205,3 +206,23 @@ def test_a_picture_to_look_at_is_rgb_from_black_to_white() -> None:
     assert shown.shape == (9, 7, 3) and shown.min() == 0 and shown.max() == 255
     gray = np.asarray(picture(raster[:1]))
     assert (gray[..., 0] == gray[..., 2]).all()
+
+
+def test_an_opener_of_other_channels_is_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Few:
+        def __init__(self) -> None:
+            made.append("few")
+
+        def takes(self, channels: int) -> bool:
+            return channels < 3
+
+        def open(self, source: Any, channels: int) -> str:
+            return f"{source} of {channels}"
+
+    monkeypatch.setattr("vit.data.decode.objects", lambda table: {"few": Few, "raster": Raster})
+    opener_of.cache_clear()
+    assert [open_input(name, 2) for name in "ab"] == ["a of 2", "b of 2"] and made == ["few"]
+    assert open_input(some("uint8", 3, 3, 5), 5).shape == (5, 3, 3)
+    opener_of.cache_clear()

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vit.data.addresses import reaching
-from vit.data.kinds import PARQUET
-from vit.data.manifest import Cell, Listing, Table
+from vit.data.manifest import SUFFIXES, Cell, Listing, Table
 from vit.data.options import Reading
 from vit.errors import UserError, needed, shorten, some_of
 from vit.label_tree import node_path
@@ -26,7 +25,7 @@ _FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": 
 
 def listing_of(path: str, reading: Reading) -> Listing:
     """The rows of a file. UserError for a mistake in it."""
-    table = ParquetTable(path) if path.lower().endswith(PARQUET) else Table(path)
+    table = Table(path) if path.lower().endswith(SUFFIXES) else ParquetTable(path)
     roles = reading.columns.roles(table.header)
     if not reading.has_classes:
         return Listing(table, reading)
