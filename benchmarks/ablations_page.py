@@ -18,9 +18,9 @@ from pages import ROOT, filled, generate, load, table
 from pages import spread as of_rounds
 from sweep import NOISE, NOT_SEEN, SEEN, half_interval, verdict
 
-from vit.compute.cost import DEVICES
-from vit.compute.table6 import JFT_IMAGES
-from vit.compute.tables import amount
+from vit.extensions.compute.cost import DEVICES
+from vit.extensions.compute.table6 import JFT_IMAGES
+from vit.extensions.compute.tables import amount
 
 PAGE = ROOT / "docs" / "ablations.md"
 ALIKE = 2.0
@@ -345,7 +345,7 @@ def draw(content: dict[str, Any]) -> None:
     """Accuracy against compute for each axis of the shapes."""
     from matplotlib.ticker import FuncFormatter
 
-    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+    from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     found, figure = Results(content), new_figure(6.4, 4.0, LIGHT)
     axes = figure.add_subplot()

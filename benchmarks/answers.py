@@ -44,8 +44,8 @@ def save_model(folder: Path) -> None:
     import torch
 
     import vit
-    from vit.checkpoints.native import save_native
     from vit.preprocessing import Preprocess
+    from vit.weights.native import save_native
 
     torch.manual_seed(0)
     model = vit.create_model(

@@ -33,10 +33,10 @@ import torch
 from harness import RESULTS, hardware, save, versions
 
 import vit
-from vit.checkpoints.archives import read_checkpoint
-from vit.checkpoints.files import open_weights
 from vit.cli.main import main as vit_main
 from vit.errors import UserError
+from vit.weights.archives import read_checkpoint
+from vit.weights.weight_file import open_weights
 
 PLACES = {"elsewhere": 0, "save": 1, "validation": 2}
 SIZES = "{patch_size: 4, width: 32, depth: 2, mlp_dim: 64, num_heads: 2, drop_path: 0.1}"

@@ -26,8 +26,8 @@ from typing import Any
 from chaos import SIZES, command, equal
 from harness import RESULTS, hardware, save, versions
 
-from vit.checkpoints.archives import read_checkpoint
 from vit.errors import UserError
+from vit.weights.archives import read_checkpoint
 
 VIT = [sys.executable, "-m", "vit"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]

@@ -2,12 +2,12 @@
 
     python benchmarks/complexity.py
 
-Each mixer of vit.variants alone, one layer of it, for one image in float32: forward, and forward
-and backward, in turns with all others, on one thread; against the number of tokens at one width,
-and against the width at one number of tokens, and for the 197 tokens of ViT-S/16 at 224 pixels.
-Written before the first result, and not changed: sizes and options below. Bytes are those that
-autograd keeps for the backward pass, parameters apart. Operations are PyTorch's count on the meta
-device, of both passes. The chain is the longest one of operations that wait for each other, in
+Each mixer of vit.extensions.variants alone, one layer of it, for one image in float32: forward, and
+forward and backward, in turns with all others, on one thread; against the number of tokens at one
+width, and against the width at one number of tokens, and for the 197 tokens of ViT-S/16 at 224
+pixels. Written before the first result, and not changed: sizes and options below. Bytes are those
+that autograd keeps for the backward pass, parameters apart. Operations are PyTorch's count on the
+meta device, of both passes. The chain is the longest one of operations that wait for each other, in
 autograd's graph. The path is the fewest layers (x + mixer(x)) after which every token has a
 gradient from every other. An interrupted command goes on where it was. Writes
 benchmarks/results/complexity.json after each size; `--device cuda` measures a GPU.
@@ -25,8 +25,8 @@ from harness import RESULTS, Call, arguments, build_model, document, save, take_
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.compute.flops import convolution_backward
-from vit.compute.memory import kept_by_autograd
+from vit.extensions.compute.flops import convolution_backward
+from vit.extensions.compute.memory import kept_by_autograd
 from vit.models.config import ViTConfig
 from vit.models.encoder import Place
 

@@ -347,7 +347,7 @@ SHOWN = (
 
 def draw(content: dict[str, Any]) -> None:
     """Time and bytes against tokens, both in logarithms."""
-    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+    from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     found = Results(content, "tokens")
     figure = new_figure(9.6, 3.8, LIGHT)

@@ -16,16 +16,16 @@ import torch
 from harness import save
 from pages import RESULTS, ROOT, filled, generate, load, table
 
-from vit.checkpoints.building import build_empty
-from vit.compute.comparison import model_rows, training_rows
-from vit.compute.table6 import JFT_SIZE, TABLE6, Point, column_title
-from vit.compute.tables import amount
-from vit.compute.trainings import Comparison
+from vit.extensions.compute.comparison import model_rows, training_rows
+from vit.extensions.compute.table6 import JFT_SIZE, TABLE6, Point, column_title
+from vit.extensions.compute.tables import amount
+from vit.extensions.compute.trainings import Comparison
+from vit.extensions.reports.drawing import png
+from vit.extensions.reports.scaling import compute_figure
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
 from vit.models.resnet import StdConv2d, same_padding
 from vit.models.zoo import ZOO, model_config
-from vit.reports.drawing import png
-from vit.reports.scaling import compute_figure
+from vit.weights.building import build_empty
 
 PAGE = ROOT / "docs" / "compute.md"
 FIGURE = ROOT / "docs" / "compute.png"

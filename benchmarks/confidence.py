@@ -24,9 +24,9 @@ from scipy.stats import betabinom
 
 import vit
 from vit.confidence import cut, set_scores
-from vit.data.options import Loading
-from vit.evaluation.features import Extractor
-from vit.evaluation.reliability import expected_calibration_error
+from vit.data.settings import Loading
+from vit.extensions.evaluation.features import Extractor
+from vit.extensions.reports.reliability import expected_calibration_error
 
 PER_CLASS = {"train": 400, "val": 100, "test": 400}
 COVERAGES = (0.8, 0.9, 0.95)

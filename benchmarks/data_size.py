@@ -41,8 +41,8 @@ from typing import Any
 from harness import RESULTS, Rows, document, finished, publish, save, work, write_manifest
 from sweep import arguments, curve, schedule, trained
 
-from vit.evaluation.fewshot import few_shot_accuracy
-from vit.evaluation.frozen import Bench, Frozen, Reading
+from vit.extensions.evaluation.fewshot import few_shot_accuracy
+from vit.extensions.evaluation.frozen import Bench, Frozen, Reading
 from vit.models.zoo import config_from_dict
 
 STEPS, BATCH, VALIDATIONS = 500, 64, 5

@@ -258,7 +258,7 @@ def text(content: dict[str, Any]) -> dict[str, str]:
 
 def draw(content: dict[str, Any]) -> None:
     """Accuracy against images, in domain and few-shot, and for all classes."""
-    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+    from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     found = Results(content)
     panels = [

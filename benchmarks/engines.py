@@ -46,11 +46,11 @@ from model_peers import BUILDERS, CIFAR, Setting, configuration, fill
 from torch import nn
 
 import vit
-from vit.exports.proof import drawn
-from vit.exports.quantize import QUANTIZERS
-from vit.exports.write import quiet
+from vit.extensions.serving.engines import open_engine, openvino_core
+from vit.extensions.serving.proof import drawn
+from vit.extensions.serving.quantize import QUANTIZERS
+from vit.extensions.serving.write import quiet
 from vit.inference.classifier import Classifier
-from vit.inference.engines import open_engine, openvino_core
 from vit.preprocessing import Preprocess
 
 ALL = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16", "bit_r50x1", "dinov2_s14"]

@@ -21,9 +21,9 @@ from pages import ROOT, filled, generate, load, table
 from torch import nn
 
 import vit
-from vit.exports.proof import TOLERANCE
-from vit.exports.source import described
-from vit.inference.engines import KEY, SUFFIXES, Description, open_engine
+from vit.extensions.serving.engines import KEY, SUFFIXES, Description, open_engine
+from vit.extensions.serving.proof import TOLERANCE
+from vit.extensions.serving.source import described
 from vit.models.resnet import StdConv2d
 from vit.preprocessing import Preprocess
 

@@ -121,7 +121,7 @@ def more() -> str:
 
 def draw() -> None:
     """Accuracy against images per class."""
-    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+    from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     rows = load("few_images")["rows"]
     figure = new_figure(6.4, 4.0, LIGHT)

@@ -146,7 +146,7 @@ def optimizers(bench: Bench) -> Rows:
 
 def memory(bench: Bench) -> Rows:
     """Peak memory of training steps, and the prediction for the activations."""
-    from vit.compute.candidate import from_config
+    from vit.extensions.compute.candidate import from_config
 
     rows = []
     for name in ("vit_b16",) if bench.toy else ("vit_b16", "vit_l16", "vit_h14"):

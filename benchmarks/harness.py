@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from pages import RESULTS, spread
 
-from vit.checkpoints.building import build_empty
-from vit.compute.flops import Work, counted
-from vit.compute.timing import (
+from vit.console import Meter
+from vit.extensions.compute.flops import Work, counted
+from vit.extensions.compute.timing import (
     Call,
     Clock,
     Times,
@@ -37,11 +37,11 @@ from vit.compute.timing import (
     num_turns,
     training,
 )
-from vit.console import Meter
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
 from vit.training.losses import with_penalties
-from vit.training.optimizers.groups import param_groups
+from vit.training.optimizers.param_groups import param_groups
+from vit.weights.building import build_empty
 
 __all__ = [
     "RESULTS",

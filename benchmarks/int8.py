@@ -18,8 +18,8 @@ from typing import Any
 from harness import RESULTS, document, installed, save
 from pages import ROOT, filled, generate, load, table
 
-from vit.exports.quantize import QUANTIZERS, export_int8
-from vit.inference.engines import SUFFIXES
+from vit.extensions.serving.engines import SUFFIXES
+from vit.extensions.serving.quantize import QUANTIZERS, export_int8
 
 
 def measure(name: str, run: str, data: Path) -> list[dict[str, Any]]:

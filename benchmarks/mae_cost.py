@@ -16,8 +16,8 @@ from harness import RESULTS, arguments, document, publish, ratio, take_turns
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.compute.flops import convolution_backward
-from vit.training.masked_autoencoder import MaskedAutoencoder
+from vit.extensions.compute.flops import convolution_backward
+from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 
 MODELS = ("vit_b16", "vit_l16", "vit_h14")
 TINY = {"width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}

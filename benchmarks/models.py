@@ -53,7 +53,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 import vit
-from vit.compute.bench import Limit, limit
+from vit.extensions.compute.bench import Limit, limit
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BASE = "timm, default"

@@ -22,8 +22,8 @@ from harness import RESULTS, hardware, mean_and_std, save, versions, write_manif
 from torch import Tensor, nn
 
 import vit
-from vit.data.options import Loading, Splitting
-from vit.evaluation.features import Extractor
+from vit.data.settings import Loading, Splitting
+from vit.extensions.evaluation.features import Extractor
 from vit.logistic import FittedHead, fit_head, set_head
 from vit.preprocessing import Preprocess
 from vit.training.callbacks.linear_probe import WIDE_STRENGTHS, extend_head

@@ -29,10 +29,10 @@ import numpy as np
 from harness import RESULTS, document, installed, save, write_manifest
 from PIL import Image
 
-from vit.data.check import BITS_APART, Pictures, hashes
-from vit.evaluation.copies import kept_copies, ranked
-from vit.evaluation.doubt import features_of
-from vit.evaluation.frozen import Frozen, Reading
+from vit.extensions.datacheck.check import BITS_APART, Pictures, hashes
+from vit.extensions.datacheck.copies import kept_copies, ranked
+from vit.extensions.datacheck.doubt import features_of
+from vit.extensions.evaluation.frozen import Frozen, Reading
 
 PER_CLASS, TEST_PER_CLASS, COPIES_EACH, WRONG = 500, 100, 40, 300
 Rows = list[tuple[Path, str, str]]

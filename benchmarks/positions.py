@@ -2,11 +2,11 @@
 
     python benchmarks/positions.py --data cifar10/
 
-One small ViT per part of vit.variants, all else equal, on scikit-learn's digits and on CIFAR-10
-(JPEG; `--data` has train/ and test/ with one folder per class; without it, digits alone). On each,
-arms take turns seed by seed: three seeds, five of the two baselines. Written before the first
-result, and not changed: the settings below, the claims in benchmarks/positions_page.py, and that
-nothing is chosen: the last weights count. An interrupted command goes on where it was. Writes
+One small ViT per part of vit.extensions.variants, all else equal, on scikit-learn's digits and on
+CIFAR-10 (JPEG; `--data` has train/ and test/ with one folder per class; without it, digits alone).
+On each, arms take turns seed by seed: three seeds, five of the two baselines. Written before the
+first result, and not changed: the settings below, the claims in benchmarks/positions_page.py, and
+that nothing is chosen: the last weights count. An interrupted command goes on where it was. Writes
 benchmarks/results/positions.json after every training; `--device cuda` trains the larger setting.
 benchmarks/positions_page.py makes docs/positions.md of it.
 """
@@ -26,7 +26,7 @@ from harness import RESULTS, arguments, build_model, document, param_groups, sav
 from PIL import Image
 from torch import Tensor, nn
 
-from vit.evaluation.fewshot import few_shot_accuracy
+from vit.extensions.evaluation.fewshot import few_shot_accuracy
 from vit.models.config import ViTConfig
 
 SHAW = (0, 1, 2, 4, 8)

@@ -30,11 +30,11 @@ from harness import RESULTS, Rows, arguments, build_model, document, save, write
 from positions import earlier
 from sweep import schedule, trained
 
-from vit.evaluation.attentive import attentive_accuracy
-from vit.evaluation.fewshot import few_shot_accuracy
-from vit.evaluation.frozen import Bench, Frozen, Reading
-from vit.evaluation.knn import knn_accuracy
-from vit.evaluation.probe import probe_accuracy
+from vit.extensions.evaluation.attentive import attentive_accuracy
+from vit.extensions.evaluation.fewshot import few_shot_accuracy
+from vit.extensions.evaluation.frozen import Bench, Frozen, Reading
+from vit.extensions.evaluation.knn import knn_accuracy
+from vit.extensions.evaluation.probe import probe_accuracy
 
 RANDOM, MASKED, TOKENS = "random weights", "masked patches", "mask tokens in the encoder"
 PIXELS = {"plain": "false", "normalised": "true"}

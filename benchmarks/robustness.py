@@ -23,7 +23,7 @@ from harness import RESULTS, document, publish, run_fit
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_image
 
-from vit.data.corruptions import KINDS, STRENGTHS, corrupt
+from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS, corrupt
 
 SHEET = Path(__file__).parents[1] / "docs" / "images" / "robustness.jpg"
 SIDE, SHOWN, LABEL = 224, 100, 15

@@ -186,7 +186,7 @@ def measure_ranks(device: str, steps: int) -> Rows:
 
 def draw(rows: Rows, path: Path) -> None:
     """Plots milliseconds per image over each axis."""
-    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+    from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     figure = new_figure(9.6, 2.9, LIGHT)
     colours = dict(zip(WAYS, (LIGHT.first, LIGHT.second, LIGHT.third), strict=True))

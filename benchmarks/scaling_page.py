@@ -9,7 +9,7 @@ from typing import Any
 
 from pages import ROOT, filled, generate, load, table
 
-from vit.compute.tables import amount
+from vit.extensions.compute.tables import amount
 
 PAGE = ROOT / "docs" / "scaling.md"
 NAMES = {"vit_h14": "ViT-H/14", "vit_giant14": "ViT-g/14", "vit_gigantic14": "ViT-G/14"}

@@ -34,7 +34,7 @@ from harness import RESULTS, Rows, document, publish, save, write_manifest
 from robustness import scored
 from sweep import arguments, counted, schedule, trained
 
-from vit.runs.selftrain import SelfTraining
+from vit.extensions.transfer.selftrain import SelfTraining
 
 STEPS, BATCH, VALIDATIONS, IMAGE_SIZE = 1200, 64, 2, 16
 ITERATIONS, TEACHERS = 3, 5

@@ -32,10 +32,10 @@ from torch import Tensor
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader
 
-from vit.training.callbacks.ema import EMA
-from vit.training.classifier import ImageClassifier
+from vit.extensions.recipes.ema import EMA
+from vit.extensions.recipes.foreach import LAMB, SGDW
+from vit.training.image_classifier import ImageClassifier
 from vit.training.optimizers import MuonWithAdamW, muon
-from vit.training.optimizers.foreach import LAMB, SGDW
 from vit.training.parts import full, local
 
 STEPS, BATCH, CLASSES = 20, 16, 5

@@ -21,13 +21,13 @@ from harness import FIT, HERE, RESULTS, document, portable, save
 from lightning.pytorch import Callback
 from PIL import Image
 
-from vit.checkpoints.building import build_empty
-from vit.compute.candidate import from_config
-from vit.compute.comparison import model_rows
-from vit.compute.devices import held
-from vit.compute.trainings import Comparison
+from vit.extensions.compute.candidate import from_config
+from vit.extensions.compute.comparison import model_rows
+from vit.extensions.compute.devices import held
+from vit.extensions.compute.trainings import Comparison
 from vit.hardware import memory_field
 from vit.models.zoo import config_from_dict
+from vit.weights.building import build_empty
 
 COUNTED = Comparison(
     models=("vit_h14", "vit_giant14", "vit_gigantic14"), devices=(8, 64), device="h100"

@@ -37,9 +37,9 @@ from harness import Rows, arguments, document, installed, publish, ratio, result
 from torch import Tensor
 
 import vit
-from vit.data import pack
-from vit.data.options import Loading, Splitting
+from vit.data.settings import Loading, Splitting
 from vit.data.transforms import sample_bits
+from vit.extensions.sources import pack
 
 LATENCY = 0.005
 BATCH = 64

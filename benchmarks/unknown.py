@@ -23,13 +23,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import vit
-from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import cut
 from vit.console import Meter
 from vit.data.sampler import class_by_class
-from vit.evaluation.rejection import choose
-from vit.inference.unknown import References, all_scores, unlikeness
+from vit.extensions.trust.rejection import choose
+from vit.extensions.trust.unknown import References, all_scores, unlikeness
 from vit.logistic import fit_head
+from vit.weights.pretrained import load_pretrained
 
 SEEDS = (0, 1, 2)
 LEFT_OUT = 2

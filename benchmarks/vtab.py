@@ -20,11 +20,11 @@ import torch
 from PIL import Image
 
 import vit
-from vit.checkpoints.native import save_native
 from vit.cli.main import main as run_vit
-from vit.data.vtab import TASKS
+from vit.extensions.transfer.vtab import TASKS
 from vit.hardware import hardware, versions
 from vit.preprocessing import Preprocess
+from vit.weights.native import save_native
 
 RESULTS = Path(__file__).parent / "results" / "vtab_machinery.json"
 TRAIN, TEST, SIDE = 1_000, 100, 16

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 import vit as package
-from vit.checkpoints.native import save_native
 from vit.cli.main import main
 from vit.preprocessing import Preprocess
+from vit.weights.native import save_native
 
 CLASSES = ["blue", "grün", "red"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from vit.data.module import ImageData
-from vit.data.options import Loading, Splitting
-from vit.training.classifier import ImageClassifier, Learning
+from vit.data.settings import Loading, Splitting
+from vit.training.image_classifier import ImageClassifier, Learning
 
 
 def _grouped(options: dict[str, Any], **groups: Any) -> dict[str, Any]:

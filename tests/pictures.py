@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from vit.data.check import SIDE
+from vit.extensions.datacheck.check import SIDE
 
 
 def soft(seed: int, side: int = 160) -> Image.Image:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.test_rules import MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES, MOST_LINES = 50, 9_200
+MOST_FILES, MOST_LINES = 49, 9_110
 # Prints the number of lines in functions that run, per file, until the optimizer's first step.
 TRACE = """
 import json, os, sys
@@ -45,6 +45,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 def test_every_file_on_the_page_is_in_the_tree() -> None:
     named = set(re.findall(r"`((?:vit|docs|configs|tests|benchmarks)/[^`\s]*|[^`\s]+\.py)`", PAGE))
     assert len(named) > 30
+    named = {name for name in named if not name.startswith("vit_npz/")}  # of the example
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 

@@ -13,15 +13,15 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vit
-from vit.checkpoints.convert import convert
-from vit.checkpoints.native import save_native
-from vit.checkpoints.publish import push_to_hub
-from vit.checkpoints.report import LoadReport
 from vit.cli.main import ALIASES, main
 from vit.data.transforms import TrainTransform
+from vit.extensions.formats.convert import convert
+from vit.extensions.formats.publish import push_to_hub
 from vit.preprocessing import Preprocess
 from vit.tables import rows
 from vit.training.losses import Loss
+from vit.weights.native import save_native
+from vit.weights.report import LoadReport
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
@@ -207,7 +207,7 @@ def test_publishing_takes_what_the_page_passes(monkeypatch: pytest.MonkeyPatch) 
     def bound(*args: Any, **options: Any) -> None:
         calls.append(signature(push_to_hub).bind(*args, **options).arguments)
 
-    monkeypatch.setattr("vit.checkpoints.publish.push_to_hub", bound)
+    monkeypatch.setattr("vit.extensions.formats.publish.push_to_hub", bound)
     run(blocks(PAGES["weights.md"])[1])
     assert calls == [
         {"directory": "runs/my_photos-finetune", "repository": "me/my-photos", "private": True}

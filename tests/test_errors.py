@@ -2,8 +2,8 @@
 
 import pytest
 
-from vit.checkpoints.building import listed
 from vit.errors import columns, shorten, some_of
+from vit.weights.building import listed
 
 NAMES = [f"n{i:04}" for i in range(1200)]
 

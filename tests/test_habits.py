@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.checkpoints.mirror import BACKBONE, CLASSIFIER, mirrored
 from tests.command import Vit, photos, vit
+from tests.weights.mirror import BACKBONE, CLASSIFIER, mirrored
 
 __all__ = ["photos", "vit"]
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from vit.data.options import InputFormat
+from vit.data.settings import InputFormat
 from vit.errors import UserError
 from vit.preprocessing import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
 

@@ -89,7 +89,7 @@ def test_a_name_twice_is_refused(name: str, packages: list[str], tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("module", ["vit.cli.trust", "greeting"])
+@pytest.mark.parametrize("module", ["vit.extensions.trust.cli_trust", "greeting"])
 def test_a_missing_module_is_one_line_without_torch(module: str, tmp_path: Path) -> None:
     install(tmp_path, "commands.greet = greeting:run")
     command = "greet" if module == "greeting" else module.rpartition(".")[2]
@@ -160,7 +160,9 @@ def test_predictions_have_the_fields_that_are_asked_for(tmp_path: Path) -> None:
 def test_a_model_answers_without_what_is_added(tmp_path: Path) -> None:
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     model, picture = str(saved(tmp_path / "model")), str(tmp_path / "a.png")
-    code = BLOCKED.replace("MODULES", "vit.inference.trust_answers vit.inference.engines")
+    code = BLOCKED.replace(
+        "MODULES", "vit.extensions.trust.trust_answers vit.extensions.serving.engines"
+    )
     status, shown, error = run(tmp_path, "classify", model, picture, code=code)
     assert (status, error) == (0, "") and " red\n" in shown
     for words in (("--coverage", "0.9"), ("--engine", "openvino")):

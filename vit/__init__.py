@@ -3,13 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vit.checkpoints.pretrained import create_model as create_model
-    from vit.checkpoints.publish import push_to_hub as push_to_hub
     from vit.data.module import ImageData as ImageData
-    from vit.exports.write import export as export
+    from vit.extensions.formats.publish import push_to_hub as push_to_hub
+    from vit.extensions.recipes.ema import EMA as EMA
+    from vit.extensions.recipes.foreach import LAMB as LAMB
+    from vit.extensions.recipes.foreach import SGDW as SGDW
+    from vit.extensions.serving.write import export as export
     from vit.inference.classifier import Classifier as Classifier
     from vit.inference.classifier import load as load
-    from vit.inference.transforms import transforms as transforms
+    from vit.inference.image_transform import transforms as transforms
     from vit.models.config import ViTConfig as ViTConfig
     from vit.models.vision_transformer import VisionTransformer as VisionTransformer
     from vit.models.zoo import list_models as list_models
@@ -17,36 +19,34 @@ if TYPE_CHECKING:
     from vit.runs.notebook import fit as fit
     from vit.runs.notebook import from_recipe as from_recipe
     from vit.training.callbacks.by_size import FineTuneBySize as FineTuneBySize
-    from vit.training.callbacks.ema import EMA as EMA
     from vit.training.callbacks.linear_probe import LinearProbe as LinearProbe
-    from vit.training.classifier import ImageClassifier as ImageClassifier
-    from vit.training.optimizers.foreach import LAMB as LAMB
-    from vit.training.optimizers.foreach import SGDW as SGDW
+    from vit.training.image_classifier import ImageClassifier as ImageClassifier
     from vit.training.optimizers.muon import MuonWithAdamW as MuonWithAdamW
+    from vit.weights.pretrained import create_model as create_model
 
 # Public names are imported on first use, so that `import vit` stays light. Recipes and config.yaml
 # name classes by them: class_path: vit.EMA.
 _HOMES = {
     "Classifier": "vit.inference.classifier",
-    "EMA": "vit.training.callbacks.ema",
+    "EMA": "vit.extensions.recipes.ema",
     "FineTuneBySize": "vit.training.callbacks.by_size",
-    "ImageClassifier": "vit.training.classifier",
+    "ImageClassifier": "vit.training.image_classifier",
     "ImageData": "vit.data.module",
-    "LAMB": "vit.training.optimizers.foreach",
+    "LAMB": "vit.extensions.recipes.foreach",
     "LinearProbe": "vit.training.callbacks.linear_probe",
     "MuonWithAdamW": "vit.training.optimizers.muon",
     "Run": "vit.runs.notebook",
-    "SGDW": "vit.training.optimizers.foreach",
+    "SGDW": "vit.extensions.recipes.foreach",
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
-    "create_model": "vit.checkpoints.pretrained",
-    "export": "vit.exports.write",
+    "create_model": "vit.weights.pretrained",
+    "export": "vit.extensions.serving.write",
     "fit": "vit.runs.notebook",
     "from_recipe": "vit.runs.notebook",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
-    "push_to_hub": "vit.checkpoints.publish",
-    "transforms": "vit.inference.transforms",
+    "push_to_hub": "vit.extensions.formats.publish",
+    "transforms": "vit.inference.image_transform",
 }
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -25,99 +25,99 @@ TABLES: dict[str, dict[str, str]] = {
         "validate": "vit.cli.evaluate:validate",
         "test": "vit.cli.evaluate:test",
         "predict": "vit.cli.evaluate:predict",
-        "transfer": "vit.cli.transfer:run",
-        "selftrain": "vit.cli.selftrain:run",
-        "fewshot": "vit.cli.fewshot:run",
-        "knn": "vit.cli.knn:run",
-        "probe": "vit.cli.probe:run",
-        "imagenet": "vit.cli.imagenet:run",
-        "robustness": "vit.cli.robustness:run",
+        "transfer": "vit.extensions.transfer.cli_transfer:run",
+        "selftrain": "vit.extensions.transfer.cli_selftrain:run",
+        "fewshot": "vit.extensions.evaluation.cli_fewshot:run",
+        "knn": "vit.extensions.evaluation.cli_knn:run",
+        "probe": "vit.extensions.evaluation.cli_probe:run",
+        "imagenet": "vit.extensions.evaluation.cli_imagenet:run",
+        "robustness": "vit.extensions.evaluation.cli_robustness:run",
         "classify": "vit.cli.classify:run",
-        "trust": "vit.cli.trust:run",
-        "inspect": "vit.cli.inspect:run",
-        "data": "vit.cli.data:run",
+        "trust": "vit.extensions.trust.cli_trust:run",
+        "inspect": "vit.extensions.inspection.cli_inspect:run",
+        "data": "vit.extensions.datacheck.cli_data:run",
         "runs": "vit.cli.runs:run",
         "recipes": "vit.cli.recipes:run",
         "models": "vit.cli.models:run",
-        "compare": "vit.cli.compare:run",
-        "bench": "vit.cli.bench:run",
-        "export": "vit.cli.export:run",
-        "download": "vit.cli.download:run",
-        "convert": "vit.cli.convert:run",
-        "doctor": "vit.cli.doctor:run",
+        "compare": "vit.extensions.compute.cli_compare:run",
+        "bench": "vit.extensions.compute.cli_bench:run",
+        "export": "vit.extensions.serving.cli_export:run",
+        "download": "vit.extensions.formats.cli_download:run",
+        "convert": "vit.extensions.formats.cli_convert:run",
+        "doctor": "vit.extensions.doctor.cli_doctor:run",
     },
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {
-        "classification": "vit.training.classifier:ImageClassifier",
-        "masked_patches": "vit.training.masked_patches:MaskedPatchPrediction",
-        "mae": "vit.training.masked_autoencoder:MaskedAutoencoder",
-        "autoregressive": "vit.training.autoregressive:Autoregressive",
+        "classification": "vit.training.image_classifier:ImageClassifier",
+        "masked_patches": "vit.extensions.pretraining.masked_patches:MaskedPatchPrediction",
+        "mae": "vit.extensions.pretraining.masked_autoencoder:MaskedAutoencoder",
+        "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
     },
     # Asked in this order, and after them the folder of class folders.
     "sources": {
-        "vtab": "vit.data.vtab_source:VtabTask",
-        "shards": "vit.data.kinds:Shards",
-        "lists": "vit.data.kinds:Lists",
-        "own": "vit.data.kinds:Objects",
+        "vtab": "vit.extensions.transfer.vtab_source:VtabTask",
+        "shards": "vit.extensions.sources.kinds:Shards",
+        "lists": "vit.extensions.sources.kinds:Lists",
+        "own": "vit.extensions.sources.kinds:Objects",
     },
     # Asked in this order for images that are not RGB; all others are Pillow's.
-    "openers": {"raster": "vit.data.raster:Raster"},
+    "openers": {"raster": "vit.extensions.sources.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->
-    # vit.checkpoints.formats.Format.
+    # vit.weights.formats.Format.
     "formats": {
-        "native": "vit.checkpoints.native:Native",
-        "timm": "vit.checkpoints.timm:Timm",
-        "torchvision": "vit.checkpoints.torchvision:Torchvision",
-        "huggingface": "vit.checkpoints.huggingface:HuggingFace",
-        "google": "vit.checkpoints.google:Google",
+        "native": "vit.weights.native:Native",
+        "timm": "vit.extensions.formats.timm:Timm",
+        "torchvision": "vit.extensions.formats.torchvision:Torchvision",
+        "huggingface": "vit.extensions.formats.huggingface:HuggingFace",
+        "google": "vit.extensions.formats.google:Google",
     },
-    # Checkpoint that is a folder -> vit.checkpoints.archives.FolderReader.
-    "folders": {"sharded": "vit.checkpoints.sharded:read_folder"},
+    # Checkpoint that is a folder -> vit.weights.archives.FolderReader.
+    "folders": {"sharded": "vit.extensions.scale.sharded:read_folder"},
     # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.
     "builders": {
-        "variant": "vit.variants.table:build",
+        "variant": "vit.extensions.variants.table:build",
     },
-    # Words that mean weights, and the classes of their heads -> vit.checkpoints.names.Names.
+    # Words that mean weights, and the classes of their heads -> vit.weights.names.Names.
     "names": {
-        "published": "vit.checkpoints.published:PublishedNames",
-        "addresses": "vit.checkpoints.hub:Addresses",
-        "imagenet": "vit.checkpoints.class_names:ImageNet",
+        "published": "vit.extensions.formats.published:PublishedNames",
+        "addresses": "vit.extensions.formats.hub:Addresses",
+        "imagenet": "vit.extensions.formats.class_names:ImageNet",
     },
     # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
     "engines": {
-        ".onnx": "vit.inference.engines:open_engine",
-        ".xml": "vit.inference.engines:open_engine",
-        ".pt2": "vit.inference.engines:open_engine",
+        ".onnx": "vit.extensions.serving.engines:open_engine",
+        ".xml": "vit.extensions.serving.engines:open_engine",
+        ".pt2": "vit.extensions.serving.engines:open_engine",
     },
     # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
     "runtimes": {
-        "openvino": "vit.inference.engines:in_openvino",
+        "openvino": "vit.extensions.serving.engines:in_openvino",
     },
     # Option of a number -> vit.inference.classifier.Answer.
     "answers": {
-        "coverage": "vit.inference.trust_answers:Coverage",
-        "unknown": "vit.inference.trust_answers:Unknown",
-        "confidence": "vit.inference.trust_answers:Confidence",
+        "coverage": "vit.extensions.trust.trust_answers:Coverage",
+        "unknown": "vit.extensions.trust.trust_answers:Unknown",
+        "confidence": "vit.extensions.trust.trust_answers:Confidence",
     },
     # Suffix of --out of `vit classify` -> vit.cli.classify.AnswerFile.
     "answer_files": {
-        ".csv": "vit.cli.answer_out:AnswerFile",
-        ".jsonl": "vit.cli.answer_out:AnswerFile",
-        ".parquet": "vit.cli.answer_out:AnswerFile",
+        ".csv": "vit.extensions.serving.cli_answer_out:AnswerFile",
+        ".jsonl": "vit.extensions.serving.cli_answer_out:AnswerFile",
+        ".parquet": "vit.extensions.serving.cli_answer_out:AnswerFile",
     },
     # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
     "comparisons": {
-        "paired": "vit.cli.paired:compare_two",
+        "paired": "vit.extensions.evaluation.cli_paired:compare_two",
     },
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {
-        "per_class": "vit.reports.scores:per_class",
+        "per_class": "vit.extensions.reports.scores:per_class",
     },
     # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
     # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
     "values": {
-        "trainer.strategy=fsdp2": "vit.training.sharding:ShardedStrategy",
-        "data.batch_size=auto": "vit.runs.batch_trial:batch_by_trial",
+        "trainer.strategy=fsdp2": "vit.extensions.scale.sharding:ShardedStrategy",
+        "data.batch_size=auto": "vit.extensions.scale.batch_trial:batch_by_trial",
     },
 }
 """Table -> name -> row."""

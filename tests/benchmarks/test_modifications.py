@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.benchmarks.conftest import Load
-from vit.variants.table import CHANGES
+from vit.extensions.variants.table import CHANGES
 
 
 def test_every_arm_is_trained_once_and_shown(

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.benchmarks.conftest import Load
-from vit.checkpoints.building import build_empty
-from vit.compute.devices import held
+from vit.extensions.compute.devices import held
 from vit.models.resnet import StdConv2d, pad_same
 from vit.models.zoo import model_config
+from vit.weights.building import build_empty
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from tests.benchmarks.conftest import Load
-from vit.variants.table import POSITIONS
+from vit.extensions.variants.table import POSITIONS
 
 
 def test_every_arm_is_trained_once_and_shown(

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.benchmarks.conftest import Load
-from vit.compute.candidate import from_config
+from vit.extensions.compute.candidate import from_config
 from vit.models.zoo import model_config
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options

@@ -16,9 +16,9 @@ import torch
 
 import vit as package
 from tests.command import Vit, saved
-from vit.checkpoints.native import save_native
-from vit.inference.answer_files import Lines, Parts
+from vit.extensions.serving.answer_files import Lines, Parts
 from vit.preprocessing import Preprocess
+from vit.weights.native import save_native
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from vit.cache import cache_directory
 from vit.cli import recipes
 from vit.errors import UserError
 from vit.tables import rows
-from vit.training.classifier import ImageClassifier
+from vit.training.image_classifier import ImageClassifier
 
 HEAVY = """\
 import sys

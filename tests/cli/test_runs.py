@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TINY, Vit
-from vit.runs.files import HEADER
+from vit.runs.records import HEADER
 
 
 def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:

@@ -10,7 +10,7 @@ from vit.data import beginnings
 from vit.data.beginnings import check_beginnings
 from vit.data.decode import ImageError
 from vit.data.module import ImageData
-from vit.data.options import Loading
+from vit.data.settings import Loading
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 

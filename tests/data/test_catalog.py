@@ -12,16 +12,16 @@ from scipy.io import savemat
 from sklearn.datasets import load_digits
 from torchvision.datasets import cifar, flowers102, imagenet, stl10, svhn
 
-from vit.compute.table6 import ACCURACIES, column_of
 from vit.data import catalog
 from vit.data.catalog import CATALOG
 from vit.data.find import load_dataset
 from vit.data.module import ImageData
-from vit.data.options import Reading, Splitting
+from vit.data.settings import Reading, Splitting
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
+from vit.extensions.compute.table6 import ACCURACIES, column_of
+from vit.extensions.transfer.protocols import PAPER
 from vit.recipes import list_recipes
-from vit.runs.protocols import PAPER
 from vit.yaml_reader import read_options
 
 RNG = np.random.default_rng(0)

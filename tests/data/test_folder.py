@@ -7,10 +7,10 @@ from PIL import Image
 
 from vit.data import folder
 from vit.data.find import check_source, find_splits
-from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.pack import pack
+from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.data.sources import ImageSet, Splits
 from vit.errors import UserError
+from vit.extensions.sources.pack import pack
 
 
 def load_folder(root: Path, labelled: bool = True, tree: bool = False, **cut: Any) -> Splits:

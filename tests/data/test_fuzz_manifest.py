@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vit.data.find import find_splits
-from vit.data.options import Reading, Splitting
+from vit.data.settings import Reading, Splitting
 from vit.data.sources import SPLIT_NAMES, Splits
 from vit.errors import UserError
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.data.check import Pictures, file_findings, whole_splits, write_fixed
 from vit.data.find import find_splits
 from vit.data.folder import load_folder
 from vit.data.groups import cut_groups
-from vit.data.options import Columns, ModelClasses, Reading, Splitting
+from vit.data.settings import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
+from vit.extensions.datacheck.check import Pictures, file_findings, whole_splits, write_fixed
 
 SHARES = {"val_fraction": 0.1, "test_fraction": 0.2}
 

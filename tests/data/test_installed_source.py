@@ -10,7 +10,7 @@ import pytest
 from vit import tables
 from vit.data.find import find_splits
 from vit.data.module import ImageData
-from vit.data.options import InputFormat, Loading, ModelClasses, Reading, Splitting
+from vit.data.settings import InputFormat, Loading, ModelClasses, Reading, Splitting
 from vit.errors import UserError
 
 PACKAGE = '''

@@ -10,7 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from vit.data.find import find_splits
-from vit.data.options import Columns, ModelClasses, Reading, Splitting
+from vit.data.settings import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 

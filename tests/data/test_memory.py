@@ -16,7 +16,7 @@ from vit.data.dataset import collate
 from vit.data.decode import open_image
 from vit.data.memory import in_memory, make_dataset
 from vit.data.module import InputFormat
-from vit.data.options import Cache
+from vit.data.settings import Cache
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vit.data.cut import complete, held_out
-from vit.data.options import Reading, Splitting
+from vit.data.settings import Reading, Splitting
 from vit.data.sources import ImageSet, PathList, Splits, class_order
 from vit.errors import UserError
 

@@ -12,7 +12,7 @@ from pyarrow import Table, parquet
 
 from tests.data.conftest import MakeTree
 from vit.data.find import find_splits
-from vit.data.options import ModelClasses, Reading, Splitting
+from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.errors import UserError
 
 PLAIN = Reading(Splitting(val_fraction=0, test_fraction=0))
@@ -148,7 +148,7 @@ def test_lists_of_a_task_win_over_folders_unless_a_model_is_scored(
 
 
 def test_lists_of_a_task(root: Path, make_tree: MakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vit.data.vtab.LINES", {"train800": 2, "val200": 1} | WHOLE)
+    monkeypatch.setattr("vit.extensions.transfer.vtab.LINES", {"train800": 2, "val200": 1} | WHOLE)
     root = make_tree(root / "patch_camelyon", {"images": 4})
     lines = [f"images/{at}.jpg {at % 2}" for at in range(4)]
     rows = {"train800": (0, 2), "val200": (2, 3), "train800val200": (0, 3), "test": (3, 4)}

@@ -10,12 +10,12 @@ from safetensors.numpy import save_file
 
 from vit.data.cut import held_out
 from vit.data.find import find_splits
-from vit.data.options import Reading, Splitting
-from vit.data.own import OwnImages
-from vit.data.pack import pack
+from vit.data.settings import Reading, Splitting
 from vit.data.sources import ImageSet, PathList
 from vit.data.trained_on import Known, TrainedOn, digests
 from vit.errors import UserError
+from vit.extensions.sources.own import OwnImages
+from vit.extensions.sources.pack import pack
 
 WHOLE = Reading(cut=Splitting(val_fraction=0, test_fraction=0))
 

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 import vit
-from vit.checkpoints.class_names import imagenet_classes
-from vit.checkpoints.convert import convert
-from vit.checkpoints.native import save_native
 from vit.errors import UserError
+from vit.extensions.formats.class_names import imagenet_classes
+from vit.extensions.formats.convert import convert
 from vit.preprocessing import Preprocess
+from vit.weights.native import save_native
 
 CLASSES = ["cat", "dog", "hen"]
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from tests.models.small_models import random_images, relative_error, small_vit
+from vit.extensions.adaptation.lora import add_lora
 from vit.models import attention
 from vit.models.attention import attend
 from vit.models.config import PRODUCT_TOKENS, Rotary
 from vit.models.encoder import Attention, Place
-from vit.training.lora import add_lora
 
 PLACE = Place(3, 3, 0)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoints.mirror import mirrored
 from tests.command import TINY, Vit
+from tests.weights.mirror import mirrored
 
 CPU = "--trainer.accelerator=cpu"
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 import vit as package
 from tests.command import TINY, Vit
-from vit.checkpoints.convert import convert
+from vit.extensions.formats.convert import convert
 
 EPOCHS = ("--trainer.max_epochs=6", "--data.inputs.mean=null", "--data.inputs.std=null")
 
@@ -73,7 +73,7 @@ def test_gray_pictures_begin_with_filters_for_rgb(vit: Vit, tmp_path: Path) -> N
         "vit_ti16", num_classes=0, image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32,
         num_heads=1,
     )  # fmt: skip
-    from vit.checkpoints.native import save_native
+    from vit.weights.native import save_native
 
     save_native("rgb", rgb, classes=None, preprocess=None, extra={})
     optimizer = "{class_path: torch.optim.AdamW, init_args: {lr: 0.01}}"

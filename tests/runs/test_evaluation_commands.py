@@ -11,22 +11,22 @@ import torch
 from PIL import Image
 
 from tests.command import TINY, Vit
-from vit.checkpoints.native import save_native
-from vit.cli.frozen import bench_parser, open_bench
 from vit.data.find import find_splits
 from vit.data.folder import load_folder
-from vit.data.options import Columns, Loading, Reading, Splitting
+from vit.data.settings import Columns, Loading, Reading, Splitting
 from vit.errors import UserError
-from vit.evaluation.attentive import attentive_accuracy
-from vit.evaluation.features import found_layer
-from vit.evaluation.fewshot import few_shot_accuracy
-from vit.evaluation.frozen import Bench
-from vit.evaluation.knn import knn_accuracy
-from vit.evaluation.probe import probe_accuracy
+from vit.extensions.evaluation.attentive import attentive_accuracy
+from vit.extensions.evaluation.cli_frozen import bench_parser, open_bench
+from vit.extensions.evaluation.features import found_layer
+from vit.extensions.evaluation.fewshot import few_shot_accuracy
+from vit.extensions.evaluation.frozen import Bench
+from vit.extensions.evaluation.knn import knn_accuracy
+from vit.extensions.evaluation.probe import probe_accuracy
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import model_config
+from vit.weights.native import save_native
 
 CLASSES = ["blue", "green", "red"]
 WITHOUT_VAL = Reading(cut=Splitting(val_fraction=0.0))

@@ -16,7 +16,7 @@ from tests.command import TINY, Result, Vit, coloured
 from vit.cli.main import main
 from vit.errors import UserError
 from vit.inference.classifier import load
-from vit.runs.files import CONFIG, HEADER
+from vit.runs.records import CONFIG, HEADER
 
 MODULE = "named_by_a_run"
 MARK = Path("imported")

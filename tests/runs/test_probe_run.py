@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 
 import vit as package
 from tests.command import Vit, saved
-from vit.checkpoints.convert import convert
-from vit.checkpoints.native import save_native
+from vit.extensions.formats.convert import convert
 from vit.preprocessing import Preprocess
+from vit.weights.native import save_native
 
 ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
 OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")

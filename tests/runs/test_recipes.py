@@ -15,10 +15,10 @@ from tests.command import Vit
 from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build, devices, header, read, variant_options
-from vit.checkpoints.building import build_empty
-from vit.compute.flops import counted
+from vit.extensions.compute.flops import counted
 from vit.recipes import list_recipes
 from vit.runs.options import Options
+from vit.weights.building import build_empty
 
 RECIPES = list_recipes()
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Models are built at their full size, but on the meta device."""
-    monkeypatch.setattr("vit.checkpoints.pretrained.build_model", build_empty)
+    monkeypatch.setattr("vit.weights.pretrained.build_model", build_empty)
     yield
 
 
@@ -157,6 +157,7 @@ def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path)
     assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
     launch = [f"vit/configs/launch/{path.name}" for path in (root / "configs/launch").iterdir()]
     assert len(launch) == 2 and set(launch) <= set(held)
-    room = root / "vit" / "reports"
-    pages = {f"vit/reports/{path.name}" for path in [*room.glob("*.html"), *room.glob("*.css")]}
-    assert pages <= set(held) and len(pages) == 5
+    folder = root / "vit" / "extensions"
+    files = [path for path in folder.rglob("*.*") if path.suffix not in (".py", ".pyc")]
+    pages = {str(path.relative_to(root)) for path in files}
+    assert pages <= set(held) and len(pages) == 12

@@ -20,11 +20,11 @@ import torch
 import vit.runs.finish
 from tests.command import TINY, Vit, coloured, saved
 from tests.killing import in_child, killed_at
-from vit.checkpoints.archives import read_checkpoint
-from vit.checkpoints.identity import identity
 from vit.cli.main import main
 from vit.inference.classifier import load
-from vit.training.classifier import ImageClassifier
+from vit.training.image_classifier import ImageClassifier
+from vit.weights.archives import read_checkpoint
+from vit.weights.identity import identity
 from vit.yaml_reader import read_options
 
 # Three steps per epoch; every epoch is saved.

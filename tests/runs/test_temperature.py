@@ -12,13 +12,13 @@ from torch import Tensor
 
 import vit as package
 from tests.command import CLASSES, TINY, Vit
-from tests.runs.test_trust import with_splits
-from vit.checkpoints.convert import convert
-from vit.checkpoints.files import read_json
-from vit.checkpoints.publish import push_to_hub
-from vit.checkpoints.report import LoadReport
-from vit.inspection.looks import look
-from vit.inspection.subject import load_subject, open_photo
+from tests.extensions.trust.test_measuring import with_splits
+from vit.extensions.formats.convert import convert
+from vit.extensions.formats.publish import push_to_hub
+from vit.extensions.inspection.looks import look
+from vit.extensions.inspection.subject import load_subject, open_photo
+from vit.weights.report import LoadReport
+from vit.weights.weight_file import read_json
 
 ARCHITECTURE = (
     "--model.architecture={patch_size: 8, width: 16, depth: 1, mlp_dim: 32, num_heads: 1, "
@@ -85,7 +85,7 @@ def test_every_way_to_ask_a_run_gives_the_same_probabilities(
         upload_folder=lambda folder_path, **_: published.update(folder=folder_path),
     )
     monkeypatch.setattr(
-        "vit.checkpoints.publish.needed", lambda *_: SimpleNamespace(HfApi=lambda: hub)
+        "vit.extensions.formats.publish.needed", lambda *_: SimpleNamespace(HfApi=lambda: hub)
     )
     push_to_hub("run", "me/photos")
     exported = package.export("run", "run.onnx", overwrite=True)

@@ -15,11 +15,11 @@ from PIL import Image
 
 import vit as package
 from tests.command import Vit
-from vit.checkpoints import hub, publish
-from vit.checkpoints.names import record_of
-from vit.checkpoints.native import save_native
 from vit.data.trained_on import TrainedOn
+from vit.extensions.formats import hub, publish
 from vit.preprocessing import Preprocess
+from vit.weights.names import record_of
+from vit.weights.native import save_native
 
 ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
 SMALL = ("--data.batch_size=16", "--data.loading.num_workers=0", "--trainer.precision=32-true")

@@ -12,12 +12,12 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from PIL import Image
 
 from tests.grouped import image_classifier, image_data
-from vit.checkpoints.native import save_native
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
-from vit.training.classifier import ImageClassifier
+from vit.training.image_classifier import ImageClassifier
 from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
+from vit.weights.native import save_native
 
 SIZES = {"train": (16, 15, 13), "val": (3, 3, 3), "test": (3, 3, 1)}
 

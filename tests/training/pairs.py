@@ -19,14 +19,14 @@ from lightning.pytorch.callbacks import Callback
 from tests.processes import together
 from vit.cli.main import _status
 from vit.data.module import ImageData, InputFormat
-from vit.data.options import Loading
+from vit.data.settings import Loading
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.extensions.recipes.ema import EMA
 from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
 from vit.training.callbacks import StopTogether
-from vit.training.callbacks.ema import EMA
-from vit.training.classifier import ImageClassifier
+from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.saving import LastCheckpoint

@@ -17,15 +17,15 @@ from torch import nn
 
 import vit
 from tests.grouped import image_classifier, tuned
-from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
-from vit.training.callbacks.ema import EMA
-from vit.training.classifier import ImageClassifier, Learning
+from vit.extensions.recipes.ema import EMA
+from vit.training.image_classifier import ImageClassifier, Learning
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
+from vit.weights.native import save_native
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

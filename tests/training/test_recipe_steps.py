@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from tests.extensions.pretraining.vit_mae import as_ours, noise_of, peer_of
 from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build
-from tests.training.vit_mae import as_ours, noise_of, peer_of
-from vit.checkpoints.native import save_native
-from vit.checkpoints.pretrained import create_model
 from vit.models.encoder import DropPath
 from vit.recipes import find_recipe
 from vit.training.draws import StepDraws
 from vit.training.schedules import Schedule
+from vit.weights.native import save_native
+from vit.weights.pretrained import create_model
 from vit.yaml_reader import read_options
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
-from vit.training.callbacks.ema import EMA
+from vit.extensions.recipes.ema import EMA
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule

@@ -15,11 +15,11 @@ from lightning.pytorch.callbacks import Callback, Timer
 from torch.utils.data import DataLoader
 
 from tests.killing import killed_at
-from vit.checkpoints.archives import check_archive
+from vit.extensions.recipes.ema import EMA
 from vit.training.callbacks import StopTogether
-from vit.training.callbacks.ema import EMA
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from vit.weights.archives import check_archive
 from vit.writing import remove_orphans
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import seed_everything
 
+from vit.extensions.pretraining.autoregressive import Autoregressive
+from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
+from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
 from vit.preprocessing import Preprocess
-from vit.training.autoregressive import Autoregressive
 from vit.training.losses import Loss
-from vit.training.masked_autoencoder import MaskedAutoencoder
-from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing
 
 IMAGES = 44

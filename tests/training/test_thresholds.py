@@ -11,11 +11,11 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 from sklearn.metrics import precision_recall_curve as curve
 from torch import Tensor
 
-from vit.checkpoints.native import save_native
-from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
-from vit.reports.scores import class_lines, class_scores, class_table
+from vit.extensions.reports.scores import class_lines, class_scores, class_table
 from vit.runs.predictions import Predictions
 from vit.training.metrics import EvaluationMetrics, best_thresholds
+from vit.weights.native import save_native
+from vit.weights.pretrained import inspect_pretrained, load_pretrained
 
 
 def evaluated(scores: Tensor, labels: Tensor, **options: bool) -> EvaluationMetrics:

@@ -141,7 +141,7 @@ def _print(
     classifier: "Classifier", paths: "PathList", asked: "Asked", options: argparse.Namespace
 ) -> None:
     """UserError for an unreadable picture, after the answers before it."""
-    from vit.inference.answers import answer
+    from vit.extensions.serving.answers import answer
 
     answered: list[dict[str, Any]] = []
 

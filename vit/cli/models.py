@@ -2,10 +2,10 @@
 
 import json
 
-from vit.checkpoints.names import entries
 from vit.cli.arguments import OneLineParser
 from vit.errors import UserError
 from vit.models.zoo import ZOO, list_models
+from vit.weights.names import entries
 
 EPILOG = """\
 examples:

@@ -16,7 +16,7 @@ from vit.errors import BELOW_ONE, UserError, check_range, some_of
 from vit.label_tree import inner_class
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
-    from vit.data.options import Reading, Splitting
+    from vit.data.settings import Reading, Splitting
 
 
 def held_out(

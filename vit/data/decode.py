@@ -35,7 +35,7 @@ from vit.errors import UserError, printable
 from vit.tables import objects
 
 if TYPE_CHECKING:  # NumPy and torch
-    from vit.data.options import InputFormat
+    from vit.data.settings import InputFormat
     from vit.data.sources import ImageSet, PathList
 
 MAX_PIXELS = 178_956_970

@@ -10,8 +10,8 @@ from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
 from vit.data.manifest import SUFFIXES, Listing, Table, load_manifest
-from vit.data.options import Reading
 from vit.data.roots import check_root, source_of
+from vit.data.settings import Reading
 from vit.data.sources import PathList, Splits, missing_files
 from vit.errors import UserError, did_you_mean
 

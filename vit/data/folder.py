@@ -17,8 +17,8 @@ import numpy as np
 
 from vit.data.cut import complete
 from vit.data.items import Opened
-from vit.data.options import ModelClasses, Reading
 from vit.data.scan import LITTER, entries, left_out_note, scan
+from vit.data.settings import ModelClasses, Reading
 from vit.data.sources import (
     SPLIT_NAMES,
     SPLIT_WORDS,

@@ -16,8 +16,8 @@ import numpy as np
 
 from vit.data.cut import complete
 from vit.data.groups import unused_groups
-from vit.data.options import ModelClasses, Reading
 from vit.data.scan import similar_file
+from vit.data.settings import ModelClasses, Reading
 from vit.data.sources import (
     SPLIT_WORDS,
     SPLITS,

@@ -17,11 +17,11 @@ from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.decode import note_losses, opener_of
-from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
 from vit.data.memory import make_dataset
-from vit.data.options import (
+from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
+from vit.data.settings import (
     Columns,
     InputFormat,
     Labels,
@@ -32,12 +32,12 @@ from vit.data.options import (
     Sampling,
     Splitting,
 )
-from vit.data.pseudo import Mixture
-from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.extensions.recipes.extra import check_change
+from vit.extensions.transfer.pseudo import Mixture
 from vit.preprocessing import Preprocess, Size, check_choice, picture
 
 

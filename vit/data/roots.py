@@ -12,7 +12,7 @@ from vit.errors import no_folder
 from vit.tables import objects
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
-    from vit.data.options import Reading
+    from vit.data.settings import Reading
     from vit.data.sources import Splits
 
 

@@ -18,7 +18,7 @@ from vit.data.items import Opened
 from vit.errors import UserError, printable, some_of
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
-    from vit.data.options import ModelClasses
+    from vit.data.settings import ModelClasses
 
 SplitName = Literal["train", "val", "test"]
 Origin = Literal["given", "cut from train", "of the task", "none"]

@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
-from vit.data.extra import changed, seeded
 from vit.data.photo import Photo
-from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
+from vit.extensions.recipes.extra import changed, seeded
+from vit.extensions.recipes.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.preprocessing import (
     Interpolation,
     Size,

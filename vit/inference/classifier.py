@@ -12,12 +12,6 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from vit.checkpoints.adapt import HEAD
-from vit.checkpoints.files import find_weights
-from vit.checkpoints.formats import MissingFact
-from vit.checkpoints.heads import unanswerable
-from vit.checkpoints.names import locate, named
-from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import carried_over
 from vit.console import note
 from vit.data.decode import open_input
@@ -28,6 +22,12 @@ from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
 from vit.tables import objects, resolve, rows
+from vit.weights.adapt import HEAD
+from vit.weights.formats import MissingFact
+from vit.weights.heads import unanswerable
+from vit.weights.names import locate, named
+from vit.weights.pretrained import load_pretrained
+from vit.weights.weight_file import find_weights
 
 
 class Answer(Protocol):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vit.checkpoints.names import record_of
 from vit.console import note
 from vit.data.sources import ImageSet, PathList
 from vit.data.trained_on import Known, TrainedOn
+from vit.weights.names import record_of
 
 
 def known_by(weights: str | Path | None, *, before: bool = False) -> Known | None:

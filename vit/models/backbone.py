@@ -48,7 +48,7 @@ class TimmNames:
         """Parameters that are neither kernels nor covered by the rule of one dimension."""
         names = set(dict(self.named_parameters()))  # pyright: ignore[reportAttributeAccessIssue]
         tokens = {"pos_embed", "cls_token", "dist_token", "reg_token"} & names
-        return tokens | {name for name in names if name.endswith("_table")}  # of vit.variants
+        return tokens | {name for name in names if name.endswith("_table")}
 
     def forward_intermediates(
         self,

@@ -147,7 +147,7 @@ class ViTConfig:
     ws_mode: WsMode = "google_hybrid"
     """Epsilons of the hybrid's standardised convolutions and GroupNorms."""
     variant: dict[str, Any] = field(default_factory=dict, hash=False)
-    """Mechanisms of vit.variants, kind to options: {"positions": {"name": "relative"}}."""
+    """Mechanisms that papers propose, kind to options: {"positions": {"name": "relative"}}."""
 
     def __post_init__(self) -> None:
         sizes = ["patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads"]

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.extensions.formats.rotary import RotaryEmbedding
 from vit.models.backbone import TimmNames, layer_indices, run
 from vit.models.config import ViTConfig
 from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
 from vit.models.encoder import Block, Place, Rotation
 from vit.models.initialization import lecun_normal_, zero_
 from vit.models.pooling import AttentionPool
-from vit.models.rotary import RotaryEmbedding
 from vit.shapes import Float, Int
 
 Layer = TypeVar("Layer", bound=Block)

@@ -13,17 +13,17 @@ from typing import Any
 from filelock import FileLock, Timeout
 from lightning.pytorch import Trainer
 
-from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
-from vit.checkpoints.names import TRAINED_ON
 from vit.console import is_first_process, note
 from vit.data.module import ImageData
 from vit.data.roots import root_name
 from vit.data.trained_on import NONE, TrainedOn, digests
 from vit.errors import UserError, check_types, some_of
-from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Module, Options
 from vit.runs.processes import HANDED_DOWN, decided_by_first, launched
+from vit.runs.records import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
+from vit.weights.archives import BEST, DIGESTS, LAST, read_checkpoint
+from vit.weights.names import TRAINED_ON
 from vit.writing import is_temporary, recover, remove_orphans, write_json, write_text
 from vit.yaml_reader import read_options
 

@@ -12,8 +12,6 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from vit.checkpoints.archives import read_checkpoint
-from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
@@ -22,12 +20,12 @@ from vit.inference.lineage import known_by, note_seen
 from vit.inference.runtimes import open_engine
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
-from vit.runs.files import CONFIG
 from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.options import PARSER, Module, task_of
 from vit.runs.predictions import Predictions
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
+from vit.runs.records import CONFIG
 from vit.runs.scoring import score
 from vit.runs.trainer import (
     SET_HERE,
@@ -38,6 +36,8 @@ from vit.runs.trainer import (
 )
 from vit.tables import rows
 from vit.training.callbacks import RunProgress, StopTogether
+from vit.weights.archives import read_checkpoint
+from vit.weights.pretrained import inspect_pretrained
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (

@@ -10,28 +10,28 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from vit.checkpoints.archives import read_checkpoint
-from vit.checkpoints.native import save_native
-from vit.checkpoints.writing import is_sharded
 from vit.console import is_first_process
 from vit.data.module import ImageData
 from vit.data.sources import PathList
+from vit.extensions.inspection.looks import glances
+from vit.extensions.reports.pretraining import Examples, write_pretraining
+from vit.extensions.reports.results import write_results
+from vit.extensions.trust.measuring import measure
 from vit.hardware import hardware, peak_memory, versions
-from vit.inspection.looks import glances
-from vit.reports.pretraining import Examples, write_pretraining
-from vit.reports.results import write_results
 from vit.runs.closing import closing, headline
 from vit.runs.directory import RunDirectory, find_checkpoint
-from vit.runs.files import SUMMARY
 from vit.runs.following import carried
 from vit.runs.options import Module, Options
 from vit.runs.predictions import Predictions
+from vit.runs.records import SUMMARY
 from vit.runs.scoring import COVERAGES, finite, score, thresholds_of
-from vit.runs.trust import measure
 from vit.training.budget import batches_per_epoch, time_limit
 from vit.training.callbacks import FineTuneBySize
 from vit.training.lightning_internals import log_at_last_step
 from vit.training.saving import BestCheckpoint
+from vit.weights.archives import read_checkpoint
+from vit.weights.native import save_native
+from vit.weights.sealed import is_sharded
 from vit.writing import write_json
 
 

@@ -26,7 +26,7 @@ def draw_first_batch(
     later = trainer.global_step or batch_idx
     if later or not data.labelled or not is_first_process():
         return
-    from vit.reports.figures import labelled_images
+    from vit.extensions.reports.figures import labelled_images
 
     images, targets = batch[0], batch[1]
     if module.mixing:

@@ -8,8 +8,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
-from vit.checkpoints.names import record_of
-from vit.checkpoints.native import OURS
 from vit.console import note, say
 from vit.data.module import ImageData
 from vit.inference.lineage import known_by
@@ -25,6 +23,8 @@ from vit.signals import Stopped
 from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from vit.weights.names import record_of
+from vit.weights.native import OURS
 
 IMBALANCE = 5
 """Images of the largest over those of the smallest class from which on a remedy is named."""

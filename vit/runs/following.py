@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
-from vit.data.options import Columns, InputFormat
+from vit.data.settings import Columns, InputFormat
 from vit.data.trained_on import Known, digests
 from vit.errors import UserError
 from vit.inference.lineage import note_seen
 from vit.recipes import DEFAULT_RECIPE, find_recipe
-from vit.runs.files import CONFIG, is_run
 from vit.runs.mistakes import differences, flat
+from vit.runs.records import CONFIG, is_run
 from vit.training.network_training import RECOMPUTE
+from vit.weights.pretrained import inspect_pretrained
 from vit.yaml_reader import read_options
 
 if TYPE_CHECKING:  # it imports this module

@@ -11,7 +11,7 @@ from vit import signals
 from vit.console import show
 from vit.errors import UserError, did_you_mean_beside
 from vit.inference.classifier import Classifier, load
-from vit.runs.files import read_summary
+from vit.runs.records import read_summary
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback

@@ -24,7 +24,6 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
-from vit.checkpoints.identity import identity
 from vit.console import say
 from vit.data.find import check_source
 from vit.data.module import ImageData
@@ -53,7 +52,8 @@ from vit.training.network_training import (
     NetworkTraining,
     build_optimizer,
 )
-from vit.training.optimizers.groups import param_groups
+from vit.training.optimizers.param_groups import param_groups
+from vit.weights.identity import identity
 from vit.yaml_reader import load_yaml, quoted_keys, read_recipe
 
 Module = NetworkTraining[Any, Any]

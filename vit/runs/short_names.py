@@ -128,8 +128,8 @@ def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value:
     if value in ("", "null", "auto") or unlimited:
         return
     if option == "model.name":
-        from vit.checkpoints.names import architecture_of, exact, means_weights
         from vit.models.zoo import canonical_name
+        from vit.weights.names import architecture_of, exact, means_weights
 
         if not means_weights(value) and (architecture_of(value) or exact(value)) is None:
             canonical_name(value)
@@ -179,8 +179,8 @@ def check_size(args: list[str]) -> None:
     weights = values.get("--model.pretrained", model.get("pretrained"))
     name = values.get("--model.name", weights or model.get("name"))
     if isinstance(name, str) and name != "null" and not model.get("architecture"):
-        from vit.checkpoints.names import architecture_of, named
         from vit.models.zoo import model_config
+        from vit.weights.names import architecture_of, named
 
         architecture = architecture_of(name)
         if architecture is None and (row := named(name)) is not None:

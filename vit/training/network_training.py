@@ -19,7 +19,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
 from vit.models.units import sharded_units
 from vit.models.zoo import Model
@@ -32,10 +31,11 @@ from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.lightning_internals import is_logged
 from vit.training.losses import with_penalties
 from vit.training.metrics import SplitMetrics
-from vit.training.optimizers.groups import param_groups
+from vit.training.optimizers.param_groups import param_groups
 from vit.training.parts import Dividing
 from vit.training.saving import averages
 from vit.training.schedules import Schedule
+from vit.weights.pretrained import LoadReport, create_model
 
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
 DECIDED = {

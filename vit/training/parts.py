@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vit.checkpoints.writing import full, is_sharded
+from vit.weights.sealed import full, is_sharded
 
 
 class Dividing(ABC):

@@ -11,12 +11,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from typing_extensions import override
 
-from vit.checkpoints.archives import LAST, check_archive, read_checkpoint
-from vit.checkpoints.writing import write_torch
 from vit.console import note
 from vit.errors import UserError
 from vit.signals import Stopped
 from vit.training.counted_data import counting_data
+from vit.weights.archives import LAST, check_archive, read_checkpoint
+from vit.weights.sealed import write_torch
 
 
 class BestCheckpoint(ModelCheckpoint):

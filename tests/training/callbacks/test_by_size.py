@@ -12,10 +12,10 @@ from torch import nn
 
 from tests.grouped import tuned
 from vit.errors import UserError
+from vit.extensions.adaptation.lora import LoraLinear, merge_lora
+from vit.extensions.recipes.ema import EMA
 from vit.fine_tuning import FIXED_SHARE, SHARES, steps_for
 from vit.training.callbacks import FineTuneBySize, LinearProbe, by_size
-from vit.training.callbacks.ema import EMA
-from vit.training.lora import LoraLinear, merge_lora
 from vit.training.losses import Loss
 from vit.training.metrics import best_thresholds
 

@@ -12,12 +12,12 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from tests.grouped import tuned
-from vit.checkpoints.native import save_native
 from vit.errors import UserError
+from vit.extensions.recipes.ema import EMA
 from vit.logistic import FOLDS, STRENGTHS, fit_head, set_head
-from vit.training.callbacks.ema import EMA
 from vit.training.callbacks.linear_probe import LinearProbe, extend_head
 from vit.training.losses import balanced_weights
+from vit.weights.native import save_native
 
 Make = Callable[..., Any]
 

@@ -3,7 +3,7 @@ import torch
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
-from vit.training.optimizers.groups import param_groups
+from vit.training.optimizers.param_groups import param_groups
 
 SMALL = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 3, "mlp_dim": 16, "num_heads": 2}
 BLOCK = {"attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"}

@@ -7,7 +7,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from vit.checkpoints.lora import A
 from vit.console import say
 from vit.errors import UserError
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
@@ -15,6 +14,7 @@ from vit.training.budget import time_limit
 from vit.training.counted_data import counting_data, logits_of
 from vit.training.parts import part
 from vit.training.saving import averages
+from vit.weights.lora import A
 
 MAX_VALIDATION = 2_000
 """At most this many validation images choose the share; each share takes a pass over them."""

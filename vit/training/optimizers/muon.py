@@ -18,7 +18,7 @@ from torch.optim import AdamW
 from vit.errors import UserError
 from vit.hardware import has_bfloat16
 from vit.shapes import Float
-from vit.training.optimizers.groups import TABLE
+from vit.training.optimizers.param_groups import TABLE
 from vit.training.parts import full, part
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.

@@ -1,0 +1,118 @@
+"""Weights by address, and publishing them. The only server is one of ours, on 127.0.0.1."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import vit
+from tests.models.small_models import filled
+from tests.weights.loopback import COMMIT, Server, url
+from vit.errors import UserError
+from vit.extensions.formats.hub import fetch
+from vit.models.config import ViTConfig
+from vit.models.zoo import build_model
+from vit.weights.native import save_native
+
+TINY = ViTConfig(
+    image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
+)
+PREPROCESS = {"image_size": [16, 16]}
+
+
+HF_LOAD = """
+import os, sys
+import vit
+from vit.weights import hub
+from vit.weights.pretrained import load_pretrained
+from vit.errors import UserError
+hub.HUB_SECONDS = float(os.environ.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
+for address in sys.argv[1:]:
+    try:
+        model, report = load_pretrained(address)
+        print(report.format, report.classes, vit.load(address).classes)
+    except UserError as error:
+        print("refused:", error)
+"""
+
+
+def hf(server: Server, tmp_path: Path, *addresses: str, **variables: str) -> list[str]:
+    """In a process of its own: huggingface_hub reads its environment when it is imported."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": url(server, ""),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **variables,
+    }
+    command = [sys.executable, "-c", HF_LOAD, *addresses]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_hf_repositories_load_from_a_mirror_and_then_without_it(
+    server: Server, tmp_path: Path
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    directory = tmp_path / "model"
+    model = filled(build_model(TINY))
+    save_native(directory, model, classes=["a", "b"], preprocess=PREPROCESS, extra={})
+    for file in directory.iterdir():
+        server.files[f"/me/pets/resolve/{COMMIT}/{file.name}"] = file.read_bytes()
+    server.files[f"/me/words/resolve/{COMMIT}/README.md"] = b"no weights"
+    expected = "vit ['a', 'b'] ['a', 'b']"
+    addresses = ("hf://me/pets", "hf://me/pets/model.safetensors", "hf://me/words", "hf://me/none")
+    whole, file, empty, missing = hf(server, tmp_path, *addresses)
+    assert whole == file == expected
+    assert empty == "refused: hf://me/words has no model.safetensors or pytorch_model.bin"
+    assert missing.startswith("refused: hf://me/none cannot be fetched (404")
+    server.files.clear()
+    server.asked.clear()
+    addresses = ("hf://me/pets", "hf://me/others")
+    cached, unknown = hf(server, tmp_path, *addresses, HF_HUB_OFFLINE="1")
+    assert cached == expected and server.asked == []
+    assert "HF_HUB_OFFLINE" in unknown and "(HF_HOME)" in unknown
+    cached, unknown = hf(server, tmp_path, *addresses, HF_ENDPOINT="http://127.0.0.1:9")
+    assert cached == expected
+    assert unknown.startswith("refused: hf://me/others cannot be fetched (")
+
+
+def test_a_hub_that_accepts_and_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        silence = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "SECONDS_FOR_THE_HUB": "0.5"}
+        (refused,) = hf(server, tmp_path, "hf://me/pets", **silence)
+    assert "cannot be fetched (timed out)" in refused
+
+
+def test_a_hub_in_trouble_is_not_asked_again_and_again(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    server.status = 503
+    (refused,) = hf(server, tmp_path, "hf://me/pets")
+    assert "503" in refused and len(server.asked) == 2
+
+
+def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="hf://org/repo"):
+        fetch("hf://only-one-part")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"vitkit\[hub\]"):
+        fetch("hf://me/pets")
+
+
+def test_a_published_file_is_loaded_by_its_address(server: Server, tmp_path: Path) -> None:
+    model = filled(build_model(TINY))
+    extra = {"multilabel": True}
+    save_native(tmp_path / "m", model, classes=["a", "b"], preprocess=PREPROCESS, extra=extra)
+    server.files["/b/model.safetensors"] = (tmp_path / "m" / "model.safetensors").read_bytes()
+    image = Image.new("RGB", (20, 20), "red")
+    published = vit.load("gs://b/model.safetensors")
+    assert published.multilabel
+    assert published.predict(image) == vit.load(tmp_path / "m").predict(image)

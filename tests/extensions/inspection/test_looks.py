@@ -1,0 +1,61 @@
+"""Pictures of what a model looked at."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import colormaps
+from PIL import Image
+
+from tests.models.small_models import small_bit, small_hybrid, small_vit
+from vit.data.settings import InputFormat
+from vit.extensions.inspection import grad_cam, rollout
+from vit.extensions.inspection.figures import overlay
+from vit.extensions.inspection.looks import glances
+
+
+def photo() -> Image.Image:
+    noise = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((96, 72))
+
+
+def test_an_overlay_shows_the_photo_below_the_heat_map() -> None:
+    gray = Image.new("RGB", (8, 8), (100, 100, 100))
+    values = torch.tensor([[0.0, 1.0]]).repeat(2, 1)
+    shown = np.asarray(overlay(gray, values)).astype(float)
+    for column, place, share in ((0, 0.0, 0.2), (-1, 1.0, 0.65)):
+        heat = 255 * np.array(colormaps["inferno"](place)[:3])
+        np.testing.assert_allclose(shown[0, column], 100 * (1 - share) + heat * share, atol=1)
+    assert (np.diff(shown[0].sum(1)) >= 0).all()
+
+
+@pytest.mark.parametrize("build", [small_vit, small_hybrid, small_bit])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_picture_is_the_rollout_or_the_cam_of_the_class(build: Any, training: bool) -> None:
+    model = build().train(training)
+    preprocess = InputFormat().preprocess((64, 64))
+    glance = glances(model, preprocess)
+    assert glance is not None
+    name, look = glance
+    assert name == ("Grad-CAM" if build is small_bit else "attention rollout")
+    seen = preprocess(photo())
+    pixels = preprocess.normalize(seen[None])
+    values = grad_cam(model, pixels, 2) if build is small_bit else rollout(model, pixels)
+    expected = overlay(Image.fromarray(seen.permute(1, 2, 0).numpy()), values[0])
+    with torch.inference_mode():  # as after an evaluation
+        drawn = look(photo(), 2)
+    assert drawn is not None and np.array_equal(np.asarray(drawn), np.asarray(expected))
+    assert model.training == training
+
+
+def test_nothing_is_drawn_after_the_time_and_where_no_method_exists() -> None:
+    preprocess = InputFormat().preprocess((64, 64))
+    glance = glances(small_vit(), preprocess, seconds=-1)
+    assert glance is not None
+    assert glance[1](photo(), 0) is not None and glance[1](photo(), 0) is None  # the first always
+    assert glances(small_vit(pool="map"), preprocess) is None
+    assert glances(small_vit(in_channels=1), preprocess) is None
+    compiled = small_vit()
+    compiled.compile(backend="eager")
+    assert glances(compiled, preprocess) is None

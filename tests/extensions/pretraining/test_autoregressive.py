@@ -1,0 +1,262 @@
+"""Autoregressive models: what each output depends on, the loss, and the prefix."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import seed_everything
+
+from tests.extensions.variants.test_contract import CASES, ENTRIES
+from vit.errors import UserError
+from vit.extensions.pretraining.autoregressive import Autoregressive, prefix_mask
+from vit.extensions.pretraining.masking import Corruption, patch_pixels
+from vit.models.encoder import Attention
+from vit.preprocessing import Preprocess
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SIZES: dict[str, Any] = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+SIZES |= {"class_token": False, "pool": "gap"}
+HEAD = {"head_width": 24, "head_depth": 2}
+HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
+Make = Callable[..., Autoregressive]
+N = 16
+GELU = "tanh"  # of vit_ti16
+
+
+@pytest.fixture
+def make() -> Make:
+    def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
+        seed_everything(init_seed, verbose=False)
+        given = {"image_size": 16, "preprocess": HALF, **HEAD, **options}
+        return Autoregressive("vit_ti16", architecture={**SIZES, **(architecture or {})}, **given)
+
+    return make
+
+
+def of_prefix(model: Autoregressive, *sizes: int) -> Corruption:
+    """The corruption of images with these prefixes."""
+    uniforms = torch.tensor(sizes, dtype=torch.float64)[:, None, None].expand(-1, 1, N)
+    return model.drawn((uniforms - 0.5) / (N - 1))
+
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "sines and cosines": {"pos_embed": "sincos2d"},
+    "rotary, recomputed": {"pos_embed": "none", "rotary": {}, "recompute": True},
+    "norm after pooling": {"norm_after_pool": True, "layer_scale": 0.5},
+    **{
+        name: {"variant": {"positions": {"name": name}}}
+        for name in ("relative", "shaw", "bias_table", "alibi")
+    },
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_output_depends_on_the_patches_up_to_it_and_on_the_prefix_alone(
+    architecture: str, make: Make
+) -> None:
+    model = make(architecture=ARCHITECTURES[architecture]).double()
+    sizes = (1, 2, 9, N - 1)
+    patches = torch.randn(len(sizes), N, 16, dtype=torch.float64, requires_grad=True)
+    mask = prefix_mask(torch.tensor(sizes), N).double()
+    tokens = model.model.encode(patches, (4, 4), bias=mask)
+    reach = torch.zeros(len(sizes), N, N)
+    for i in range(N):
+        (gradient,) = torch.autograd.grad(tokens[:, i].square().sum(), patches, retain_graph=True)
+        reach[:, i] = gradient.abs().sum(-1)
+    for image, size in zip(reach, sizes, strict=True):
+        for i in range(N):
+            seen = max(i, size - 1) + 1
+            assert (image[i, :seen] > 0).all() and not image[i, seen:].any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options"), [case for case in CASES if case[0] != "stack"]
+)
+def test_a_part_either_keeps_the_future_hidden_or_is_refused(
+    kind: str, name: str, options: dict[str, Any], make: Make
+) -> None:
+    part = {"name": name, **ENTRIES[kind, name].options, **options}
+    if kind == "positions" and "size" in options:
+        part["size"] = (3, 5)  # of another grid than this one
+    if name == "bigbird":
+        part |= {"block": 2, "random": 1}
+    sees_all = kind == "mixer" and name != "softmax"
+    if sees_all or part.get("chosen") == 2:
+        with pytest.raises(UserError, match="this task hides later patches"):
+            make(architecture={"variant": {kind: part}})
+        return
+    encoder = make(architecture={"variant": {kind: part}}).model.double()
+    mask = prefix_mask(torch.tensor([1, 9]), N).double()
+    patches = torch.randn(2, N, 16, dtype=torch.float64)
+    changed = patches.clone()
+    changed[:, 9:] = torch.randn(2, 7, 16, dtype=torch.float64)
+    with torch.no_grad():
+        before, after = (encoder.encode(x, (4, 4), bias=mask) for x in (patches, changed))
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert ((after - before)[:, 9:].abs().amax(-1) > 1e-9).all()
+
+
+def test_a_prefix_of_one_patch_is_causal_attention(monkeypatch: pytest.MonkeyPatch, make) -> None:
+    model = make(prefix=False).double().eval()
+    images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    with torch.no_grad():
+        ours = model(images, model.drawn(torch.rand(2, 1, N)))
+
+        def causal(self: Any, q: Any, k: Any, v: Any, place: Any) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        monkeypatch.setattr(Attention, "attend", causal)
+        torch.testing.assert_close(model(images, of_prefix(model, 1, 1)), ours)
+        torch.testing.assert_close(model(images, of_prefix(make(), 1, 1)), ours)
+
+
+def head_of(tokens: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
+    """Section 3.2 in NumPy: residual MLPs after fixed positions (columns first), patch by patch."""
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    width = HEAD["head_width"]
+    rows, columns = np.divmod(np.arange(N), 4)
+    omega = 10_000.0 ** -(np.arange(width // 4) / (width / 4))
+    angles = [axis[:, None] * omega for axis in (columns, rows)]
+    table = np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)], axis=1)
+    x = linear(tokens, "embed") + table
+    for i in range(HEAD["head_depth"]):
+        inner = linear(norm(x, f"norms.{i}"), f"mlps.{i}.fc1")
+        inner = F.gelu(torch.from_numpy(inner), approximate=GELU).numpy()
+        x = x + linear(inner, f"mlps.{i}.fc2")
+    return linear(norm(x, f"norms.{HEAD['head_depth']}"), "predictor")
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("norm_pix", [True, False])
+def test_the_loss_is_that_of_a_loop(prefix: bool, norm_pix: bool, make: Make) -> None:
+    model = make(prefix=prefix, norm_pix=norm_pix)
+    images = torch.randn(3, 3, 16, 16)
+    sizes = (1, 6, N - 1) if prefix else (1, 1, 1)
+    corruption = of_prefix(model, *sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms and biases, too
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        mask = prefix_mask(torch.tensor(sizes), N)
+        tokens = model.model.encode(*model.model.embed(images), bias=mask)
+        found = model.loss(*model.scored(images, corruption))
+    weights = {
+        name: value.detach().double().numpy() for name, value in model.head.named_parameters()
+    }
+    outputs = head_of(tokens.double().numpy(), weights)
+    pixels, errors = patch_pixels(images, 4).double().numpy(), []
+    for image in range(3):
+        for patch in range(sizes[image], N):
+            target = pixels[image, patch]
+            if norm_pix:
+                target = (target - target.mean()) / np.sqrt(target.var(ddof=1) + 1e-6)
+            errors.append(np.mean((outputs[image, patch - 1] - target) ** 2))
+    assert found.item() == pytest.approx(np.mean(errors), rel=1e-5)
+    model.corruption = lambda images, indices=None: corruption
+    trained = sum(errors) / (3 * (N / 2 if prefix else N - 1))
+    assert model.training_loss((images,)).item() == pytest.approx(trained, rel=1e-5)
+
+
+def test_gradients_of_a_batch_are_the_mean_of_its_parts(make: Make) -> None:
+    model = make().double()
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    sizes, gradients = (1, 15, 8, 3), []
+    for parts in ([slice(0, 4)], [slice(0, 2), slice(2, 4)]):
+        model.zero_grad()
+        for part in parts:
+            model.corruption = lambda _, part=part: of_prefix(model, *sizes[part])
+            (model.training_loss((images[part],)) / len(parts)).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.requires_grad])
+    for whole, summed in zip(*gradients, strict=True):
+        torch.testing.assert_close(whole, summed)
+
+
+def test_prefixes_are_uniform_from_one_to_all_but_one_patch(make: Make) -> None:
+    model = make()
+    uniforms = torch.rand(15_000, 1, N, generator=torch.Generator().manual_seed(0))
+    uniforms[0], uniforms[1] = 0, 1 - 2**-24  # the smallest and the largest draw
+    sizes = model.drawn(uniforms).chosen[:, 0]
+    assert sizes[0] == 1 and sizes[1] == N - 1
+    counts = torch.bincount(sizes)
+    assert len(counts) == N and not counts[0] and (counts[1:] - 1000).abs().max() < 150
+    torch.manual_seed(0)
+    images = torch.zeros(2, 3, 16, 16)
+    drawn = [model.corruption(images).chosen for _ in range(20)]
+    assert len({tuple(sizes[:, 0].tolist()) for sizes in drawn}) > 10  # also within a batch
+
+
+def test_recomputed_layers_give_the_same_gradients(make: Make) -> None:
+    images, gradients = torch.randn(3, 3, 16, 16), []
+    for recompute in (False, True):
+        model = make(architecture={"recompute": recompute})
+        assert model.model.activation_checkpointing == recompute
+        model.corruption = lambda _, model=model: of_prefix(model, 2, 5, 11)
+        model.training_loss((images,)).backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
+    for name, gradient in gradients[0].items():
+        assert gradient.abs().sum() > 0, name
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_without_a_mask_the_encoder_is_as_before(make: Make) -> None:
+    encoder = make().model.eval()
+    with torch.no_grad():
+        patches, grid = encoder.embed(torch.randn(2, 3, 16, 16))
+        plain = encoder.encode(patches, grid)
+        both_ways = encoder.encode(patches, grid, bias=prefix_mask(torch.tensor([N, N]), N))
+    torch.testing.assert_close(plain, both_ways)
+
+
+def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
+    model = make()
+    model.corruption = lambda images, indices=None: of_prefix(model, 5, 12)
+    pixels = torch.randint(0, 256, (2, 3, 16, 16))
+    pictures = model.pictures((pixels.float() / 255 - 0.5) / 0.5, torch.tensor([3, 8]))
+    assert torch.equal(pictures["true"], pixels)
+    true, seen, predicted = (
+        patch_pixels(pictures[name], 4) for name in ("true", "seen", "predicted")
+    )
+    marks = patch_pixels(pictures["corrupted"], 4)
+    for i, size in enumerate((5, 12)):
+        assert torch.equal(seen[i, :size], true[i, :size]) and (seen[i, size:] == 128).all()
+        assert torch.equal(predicted[i, :size], true[i, :size])
+        assert not marks[i, :size].any() and marks[i, size:].all()
+
+
+def test_a_killed_run_continues_bitwise(
+    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
+) -> None:
+    encoder_continues_bitwise(make, training_photos)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"architecture": {"class_token": True}}, r"patches alone: set .*class_token: false"),
+        ({"architecture": {"num_registers": 2}}, "without registers"),
+        ({"head_width": 10}, "head_width=10 must be a multiple of 4, from 8 on"),
+        ({"head_width": 0}, "head_width=0 must be a multiple of 4, from 8 on"),
+        ({"head_depth": -1}, "head_depth=-1 must be at least 0"),
+        ({"image_size": 4}, "a single patch of 4 pixels"),
+        ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
+    with pytest.raises(UserError, match=message):
+        make(**options)
+
+
+def test_a_resnet_is_refused() -> None:
+    with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
+        Autoregressive("bit_r50x1", architecture={"depths": [1]}, image_size=32)

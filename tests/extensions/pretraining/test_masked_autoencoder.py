@@ -1,0 +1,324 @@
+"""Masked autoencoders: equal to transformers' ViTMAE, and the encoder sees kept patches alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import seed_everything
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.extensions.pretraining.vit_mae import as_ours, peer_of
+from vit.errors import UserError
+from vit.extensions.compute.flops import convolution_backward
+from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
+from vit.extensions.pretraining.masking import Corruption, from_patches, patch_pixels
+from vit.models.encoder import Place
+from vit.preprocessing import Preprocess
+from vit.weights.building import build_empty
+from vit.weights.native import save_native
+from vit.weights.pretrained import load_pretrained
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+DECODER = {"decoder_width": 24, "decoder_depth": 2, "decoder_heads": 2}
+HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
+Make = Callable[..., MaskedAutoencoder]
+
+
+@pytest.fixture
+def make() -> Make:
+    def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
+        seed_everything(init_seed, verbose=False)
+        given = {"image_size": 16, "preprocess": HALF, **DECODER, **options}
+        return MaskedAutoencoder(
+            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
+        )
+
+    return make
+
+
+def loss_of(model: MaskedAutoencoder, images: torch.Tensor, corruption: Corruption) -> torch.Tensor:
+    targets = model.targets(images)
+    chosen = [row[indices] for row, indices in zip(targets, corruption.chosen, strict=True)]
+    return model.loss(model(images, corruption), torch.stack(chosen))
+
+
+@pytest.mark.parametrize("norm_pix", [True, False])
+def test_loss_mask_and_gradients_are_those_of_transformers(norm_pix: bool, make: Make) -> None:
+    shape = {"activation": "gelu", "layer_norm_eps": 1e-12}  # those of its configuration
+    model = make(norm_pix=norm_pix, architecture=shape).double()
+    peer = peer_of(model)
+    images, noise = torch.randn(3, 3, 16, 16).double(), torch.rand(3, 16)
+    corruption = model.drawn(noise[:, None])
+    theirs = peer(images, noise=noise)
+    assert torch.equal(torch.zeros(3, 16).scatter(1, corruption.chosen, 1), theirs.mask)
+    ours = loss_of(model, images, corruption)
+    torch.testing.assert_close(ours, theirs.loss, rtol=1e-9, atol=0)
+    ours.backward()
+    theirs.loss.backward()
+    expected = as_ours(peer, lambda parameter: parameter.grad)  # pyright: ignore
+    trained = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    assert trained.keys() == expected.keys()
+    for name, gradient in trained.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-7, atol=1e-12, msg=name)
+
+
+def test_the_fixed_positions_are_those_of_the_official_code(make: Make) -> None:
+    """Each half holds an axis, the columns first; frequencies 10,000^(-4i/width), as published."""
+    model = make()
+    tables = ((model.model.pos_embed, 16), (model.decoder.positions, 24))
+    for table, width in tables:
+        assert table is not None and not table.requires_grad
+        omega = 10_000.0 ** -(np.arange(width // 4) / (width / 4))
+        row, column = np.divmod(np.arange(16), 4)
+        angles = (column[:, None] * omega, row[:, None] * omega)
+        expected = np.concatenate([w(a) for a in angles for w in (np.sin, np.cos)], axis=1)
+        assert not table[0, 0].any()
+        np.testing.assert_allclose(table[0, 1:].numpy(), expected, atol=1e-6)
+
+
+def test_a_table_of_positions_is_kept_from_weights_and_stays_fixed(
+    make: Make, tmp_path: Path
+) -> None:
+    encoder = make().model
+    with torch.no_grad():
+        table = torch.nn.init.normal_(encoder.pos_embed)  # pyright: ignore
+    save_native(tmp_path, encoder, classes=None, preprocess=None, extra={})
+    again = MaskedAutoencoder(pretrained=str(tmp_path), image_size=16, **DECODER).model
+    assert torch.equal(again.pos_embed, table)  # pyright: ignore
+    assert not again.pos_embed.requires_grad  # pyright: ignore
+
+
+def test_the_decoder_drops_nothing(make: Make) -> None:
+    architecture = {"dropout": 0.5, "drop_path": 0.5, "layer_scale": 0.1}
+    model = make(architecture=architecture).train()
+    images = torch.randn(4, 3, 16, 16)
+    prefix, patches = torch.randn(4, 1, 24), torch.randn(4, 16, 24)
+    chosen = model.corruption(images).chosen
+    with torch.no_grad():
+        once, again = (
+            model.decoder(prefix, patches, chosen, Place(4, 4, 1), False) for _ in range(2)
+        )
+    assert torch.equal(once, again)
+    assert not any("gamma" in name for name, _ in model.decoder.named_parameters())
+
+
+def test_images_of_an_evaluation_have_masks_of_their_own(make: Make, monkeypatch: Any) -> None:
+    model, images = make(), torch.zeros(3, 3, 16, 16)
+    monkeypatch.setattr(
+        "vit.extensions.pretraining.patch_prediction.counting_data", lambda trainer: None
+    )
+    monkeypatch.setattr(MaskedAutoencoder, "trainer", None)
+    drawn = model.corruption(images, torch.tensor([4, 9, 4])).chosen
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize(
+    "saved", ["transformers", "facebookresearch/mae", "facebookresearch/mae with decoder"]
+)
+def test_published_encoder_files_load_as_they_are(saved: str, make: Make, tmp_path: Path) -> None:
+    shape = {"activation": "gelu", "layer_norm_eps": 1e-12 if saved == "transformers" else 1e-6}
+    model = make(architecture=shape)
+    peer, path = peer_of(model), tmp_path
+    if saved == "transformers":
+        peer.save_pretrained(tmp_path)
+    else:  # the encoder under timm's names, without a head
+        path = tmp_path / "mae_pretrain_vit_base.pth"
+        state = model.model.state_dict()
+        if "decoder" in saved:  # the names of models_mae.py
+            state |= {
+                "mask_token": torch.zeros(1, 1, 24),
+                "decoder_pos_embed": torch.zeros(1, 17, 24),
+            }
+            for name, tensor in model.decoder.state_dict().items():
+                part, _, rest = name.partition(".")
+                state[f"decoder_{'pred' if part == 'predictor' else part}.{rest}"] = tensor
+        torch.save({"model": state}, path)
+    facts: Any = {} if path == tmp_path else {"num_heads": 2}
+    loaded, report = load_pretrained(path, **facts)
+    images = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(loaded.eval()(images), model.model.eval()(images))
+    assert [*report.left_out] == ([] if saved == "facebookresearch/mae" else ["decoder"])
+    # Pre-training goes on from it, and fine-tuning pools the patches and has a fresh norm.
+    again = MaskedAutoencoder(pretrained=str(path), image_size=16, architecture=facts, **DECODER)
+    state = again.model.state_dict()
+    assert all(torch.equal(t, state[name]) for name, t in model.model.state_dict().items())
+    averaged: Any = {"pool": "gap", "norm_after_pool": True, "num_classes": 3, **facts}
+    tuned, report = load_pretrained(path, **averaged)
+    with torch.no_grad():
+        patches = tuned._outputs(images, [1], 1)[1][:, 1:].mean(1)  # pyright: ignore
+        pooled = torch.nn.functional.layer_norm(patches, (16,), eps=shape["layer_norm_eps"])
+        torch.testing.assert_close(tuned.eval().forward_head(tuned.features(images), True), pooled)
+    assert "norm" in report.left_out and tuned.pos_embed.requires_grad  # pyright: ignore
+
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "class token": {},
+    "mean, no class token": {"pool": "gap", "class_token": False, "pos_embed": "sincos2d"},
+    "registers, rotary": {"num_registers": 3, "pos_embed": "none", "rotary": {}},
+    "distilled": {"distillation_token": True, "layer_scale": 0.5},
+    "norm after pooling": {"norm_after_pool": True, "pool": "gap"},
+    "attention pooling": {"pool": "map", "class_token": False},
+    "variant": {"variant": {"positions": {"name": "learned2d"}}},
+    "other layers": {
+        "variant": {
+            "mlp": {"name": "geglu"},
+            "residual": {"name": "post"},
+            "norm": {"name": "rms"},
+            "stack": {"name": "shared"},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("mask_in_encoder", [False, True])
+def test_every_trained_parameter_gets_a_gradient(
+    architecture: str, mask_in_encoder: bool, make: Make
+) -> None:
+    model = make(architecture=ARCHITECTURES[architecture], mask_in_encoder=mask_in_encoder)
+    images = torch.randn(2, 3, 16, 16)
+    loss_of(model, images, model.corruption(images)).backward()
+    for name, parameter in model.named_parameters():
+        key_bias = "rotary" in architecture and name.endswith("qkv.bias")
+        if parameter.requires_grad and not key_bias:
+            assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_encoder_sees_kept_patches_with_their_positions_and_nothing_else(
+    architecture: str, make: Make
+) -> None:
+    encoder = make(architecture=ARCHITECTURES[architecture]).model.eval()
+    prefix = encoder.num_prefix_tokens
+    with torch.no_grad():
+        patches, grid = encoder.embed(torch.randn(2, 3, 16, 16))
+        whole = encoder.encode(patches, grid)
+        orders = torch.stack([torch.randperm(16) for _ in range(2)])
+        permuted = encoder.encode(patches, grid, keep=orders)
+        for before, after, order in zip(whole, permuted, orders, strict=True):
+            torch.testing.assert_close(after[prefix:], before[prefix:][order])
+            torch.testing.assert_close(after[:prefix], before[:prefix])
+        some = encoder.encode(patches, grid, keep=orders[:, :4])
+        others = patches.clone()
+        for image, order in zip(others, orders, strict=True):
+            image[order[4:]] = torch.randn(12, 16)
+        assert some.shape == (2, prefix + 4, 16)
+        assert torch.equal(encoder.encode(others, grid, keep=orders[:, :4]), some)
+        assert not torch.allclose(encoder.encode(patches, grid, keep=orders[:, 4:8]), some)
+
+
+@pytest.mark.parametrize("mask_in_encoder", [False, True])
+def test_predictions_depend_on_kept_patches_alone(mask_in_encoder: bool, make: Make) -> None:
+    model = make(mask_in_encoder=mask_in_encoder).eval()
+    images = torch.randn(2, 3, 16, 16)
+    corruption = model.corruption(images)
+    at, noise = torch.zeros(2, 16, 48), torch.randn(2, 16, 48)
+    hidden = at.scatter(1, corruption.chosen[..., None].expand(-1, -1, 48), 1) * noise
+    seen = at.scatter(1, corruption.kept[:, :1, None].expand(-1, -1, 48), 1) * noise
+    with torch.no_grad():
+        before = model(images, corruption)
+        assert torch.equal(model(images + from_patches(hidden, (16, 16)), corruption), before)
+        changed = model(images + from_patches(seen, (16, 16)), corruption)
+        assert ((changed - before).abs().amax(-1) > 1e-6).all()
+
+
+def test_targets_have_the_mean_and_the_unbiased_variance_of_each_patch(make: Make) -> None:
+    images = torch.randn(2, 3, 16, 16) * 3 + 1
+    images[0, :, :4, :4] = 0.5  # of variance 0
+    parts = patch_pixels(images, 4).double().numpy()
+    mean, variance = parts.mean(-1, keepdims=True), parts.var(-1, ddof=1, keepdims=True)
+    expected = (parts - mean) / np.sqrt(variance + 1e-6)
+    np.testing.assert_allclose(make().targets(images).numpy(), expected, atol=1e-4)
+    assert torch.equal(make(norm_pix=False).targets(images), patch_pixels(images, 4))
+
+
+@pytest.mark.parametrize("norm_pix", [True, False])
+def test_pictures_show_the_true_pixels_and_what_was_seen(
+    norm_pix: bool, make: Make, make_data, make_trainer, training_photos: Path
+) -> None:
+    model = make(norm_pix=norm_pix)
+    data = make_data(root=str(training_photos), image_size=16, batch_size=4).read_as(labelled=False)
+    make_trainer(limit_val_batches=1).validate(model, data, verbose=False)
+    pixels = torch.randint(0, 256, (2, 3, 16, 16))
+    images, places = (pixels.float() / 255 - 0.5) / 0.5, torch.tensor([3, 8])
+    pictures, corruption = model.pictures(images, places), model.corruption(images, places)
+    assert torch.equal(pictures["true"], pixels)
+    seen, true = patch_pixels(pictures["seen"], 4), patch_pixels(pixels, 4)
+    for i in range(2):
+        assert (seen[i, corruption.chosen[i]] == 128).all()
+        assert torch.equal(seen[i, corruption.kept[i]], true[i, corruption.kept[i]])
+    model.forward = lambda images, corruption: torch.stack(  # all that there is to know
+        [row[chosen] for row, chosen in zip(model.targets(images), corruption.chosen, strict=True)]
+    )
+    assert torch.equal(model.pictures(images, places)["predicted"], pixels)
+
+
+def full_size(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> MaskedAutoencoder:
+    """At the published size, on the meta device."""
+    monkeypatch.setattr("vit.weights.pretrained.build_model", build_empty)
+    with torch.device("meta"):
+        return MaskedAutoencoder(name, architecture={"activation": "gelu"}, **options)
+
+
+@pytest.mark.parametrize(("name", "count"), [("vit_b16", 111_907_840), ("vit_l16", 329_541_888)])
+def test_parameters_with_both_tables_of_positions(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = full_size(name, monkeypatch)
+    assert [block.attn.num_heads for block in model.decoder.blocks] == [16] * 8
+    tensors = [*model.parameters(), model.decoder.positions]
+    assert sum(tensor.numel() for tensor in tensors) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"), [("vit_b16", 2.35), ("vit_l16", 3.23), ("vit_h14", 3.59)]
+)
+def test_operations_with_mask_tokens_in_the_encoder_over_without(
+    name: str, ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3.3 in Table 1c for L/16."""
+    counts = []
+    for mask_in_encoder in (True, False):
+        model = full_size(name, monkeypatch, mask_in_encoder=mask_in_encoder).to("meta")
+        images = torch.empty(1, 3, 224, 224, device="meta")
+        rules = {torch.ops.aten.convolution_backward: convolution_backward}
+        with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+            model.training_loss((images,)).backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] / counts[1] == pytest.approx(ratio, abs=0.01)
+
+
+def test_a_killed_run_continues_bitwise(
+    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
+) -> None:
+    encoder_continues_bitwise(make, training_photos)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask_ratio": 1.0}, r"mask_ratio=1.0 must be in \(0, 1\)"),
+        ({"mask_ratio": 0.95}, "mask_ratio=0.95 leaves none of 16 patches to see; lower it"),
+        ({"mask_ratio": 1e-17}, "leaves none of 16 patches to predict; raise it"),
+        ({"image_size": 4}, "a single patch of 4 pixels"),
+        ({"decoder_heads": 5}, "the decoder .*width=24 is not a multiple of num_heads=5"),
+        ({"decoder_width": 10}, "the decoder .*width=10 must be a multiple of 4"),
+        ({"architecture": {"variant": {"positions": {"name": "alibi"}}}}, "positions at the stem"),
+        ({"architecture": {"variant": {"mixer": {"name": "window"}}}}, "without mixer"),
+        ({"architecture": {"variant": {"stack": {"name": "funnel"}}}}, "leave out .*stack"),
+        ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
+    with pytest.raises(UserError, match=message):
+        make(**options)
+
+
+def test_a_resnet_is_refused() -> None:
+    with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
+        MaskedAutoencoder("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -1,0 +1,173 @@
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from sklearn.metrics import confusion_matrix as sklearn_confusion
+
+from vit.extensions.reports import figures
+from vit.extensions.reports.drawing import new_figure, png
+from vit.extensions.reports.figures import (
+    SHOWN_CLASSES,
+    WrongImage,
+    class_bars,
+    confusion,
+    labelled_images,
+    legible_name,
+    most_confused_classes,
+    reliability,
+    worst,
+)
+from vit.extensions.reports.intervals import wilson_interval
+from vit.extensions.reports.reliability import reliability as curve
+
+
+def boxes(figure, texts):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        png(figure)
+    return [t.get_window_extent() for t in texts if t.get_text()]
+
+
+def test_rows_of_the_confusion_are_shares_of_the_true_class():
+    labels, predicted = np.random.default_rng(0).integers(0, 5, (2, 200))
+    figure = confusion(sklearn_confusion(labels, predicted), list("abcde"))
+    drawn = figure.axes[0].images[0].get_array()
+    np.testing.assert_allclose(drawn, sklearn_confusion(labels, predicted, normalize="true"))
+
+
+def test_confusion_cells_tell_small_shares_from_none_and_large_from_all():
+    matrix = np.array([[999, 1, 0, 0], [0, 7, 0, 0], [0, 5, 5, 0], [0] * 4])
+    texts = {t.get_position(): t.get_text() for t in confusion(matrix, list("abcd")).axes[0].texts}
+    assert texts == {(0, 0): ">99", (1, 0): "<1", (1, 1): "100", (1, 2): "50", (2, 2): "50"}
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "name"),
+    [(2, "dog"), (20, "a very long class name {:03}"), (100, "a very long class name {:03}")],
+)
+def test_confusion_names_neither_overlap_nor_leave_the_picture(num_classes, name):
+    classes = [name.format(i) for i in range(num_classes)]
+    matrix = np.random.default_rng(1).integers(0, 30, (num_classes, num_classes))
+    figure = confusion(matrix, classes)
+    axes = figure.axes[0]
+    across = boxes(figure, axes.get_xticklabels())
+    down = boxes(figure, axes.get_yticklabels())
+    assert len(across) == len(down) == min(num_classes, SHOWN_CLASSES)
+    assert all(a.x1 <= b.x0 for a, b in pairwise(across))
+    assert all(a.y0 >= b.y1 for a, b in pairwise(down))
+    crop = figure.get_tightbbox().padded(0.08)
+    for box in [*across, *down]:
+        assert crop.x0 * figure.dpi <= box.x0 and box.x1 <= crop.x1 * figure.dpi
+    assert all(box.x1 <= axes.get_window_extent().x0 for box in down)
+
+
+def test_many_classes_show_those_in_the_largest_errors_and_say_so():
+    matrix = np.diag(np.full(100, 50))
+    for pair in range(20):
+        matrix[pair, 99 - pair] = 30 - pair
+    shown = most_confused_classes(matrix)
+    assert shown == [*range(15), *range(85, 100)]
+    figure = confusion(matrix, [f"class {i}" for i in range(100)])
+    assert "30 of 100" in figure.get_suptitle()
+    assert most_confused_classes(np.diag(np.full(70, 5))) == [*range(30)]  # no errors
+    # A row stays a share of all 80 images of its class.
+    assert figure.axes[0].images[0].get_array()[0, 0] == pytest.approx(50 / 80)
+
+
+def test_class_bars_start_with_the_lowest_and_leave_undefined_out():
+    figure = class_bars(np.array([0.9, np.nan, 0.2]), ["a", "b", "c"])
+    axes = figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [0.2, 0.9]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["c", "a"]
+    assert axes.get_xlabel() == "average precision"
+    boxes(figure, axes.texts)
+
+
+def test_bars_of_many_classes_are_the_lowest_and_say_so():
+    figure = class_bars(np.linspace(0, 1, 80), [f"c{i}" for i in range(80)])
+    assert len(figure.axes[0].patches) == SHOWN_CLASSES
+    assert figure.axes[0].get_xlabel() == "average precision (the 30 lowest)"
+    assert png(class_bars(np.array([np.nan]), ["a"]))
+
+
+def test_reliability_shows_shares_with_wilson_intervals_and_counts():
+    groups = curve(np.array([0.1, 0.1, 0.9, 0.9, 0.9]), np.array([0, 1, 1, 1, 0]))
+    figure = reliability(groups)
+    upper, lower = figure.axes
+    assert upper.lines[1].get_ydata().tolist() == pytest.approx([1 / 2, 2 / 3])
+    assert upper.lines[1].get_xdata().tolist() == pytest.approx([0.1, 0.9])
+    low, high = (segment[:, 1] for segment in upper.collections[0].get_segments())
+    assert tuple(low) == pytest.approx(wilson_interval(1, 2))
+    assert tuple(high) == pytest.approx(wilson_interval(2, 3))
+    assert [bar.get_height() for bar in lower.patches] == [2, 3]
+
+
+def wrong(number: int, **changes) -> WrongImage:
+    given = {
+        "image": Image.new("RGB", (40 + number, 30), "teal"),
+        "name": f"photos/{number}.jpg",
+        "true": (1,),
+        "predicted": 0,
+        "probability": 0.987,
+    }
+    return WrongImage(**(given | changes))
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """The figures onto which images are pasted."""
+    made: list[Figure] = []
+
+    def noted(*arguments, **options) -> Figure:
+        made.append(new_figure(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(figures, "new_figure", noted)
+    return made
+
+
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_worst_shows_prediction_probability_truth_and_file_of_each(number, drawn):
+    classes = ["an extraordinarily long class name 0", "an extraordinarily long class name 1"]
+    items = [wrong(i, name=f"folder/{'x' * 80}{i}.jpg") for i in range(number)]
+    sheet = worst(items, classes, "the title")
+    [figure] = drawn
+    title, *lines = boxes(figure, figure.texts)
+    assert figure.texts[0].get_text() == "the title" and len(lines) == 4 * number
+    page, side = figure.bbox, round(2.0 * figure.dpi)
+    for i in range(number):
+        predicted, true, file, share = lines[4 * i : 4 * i + 4]
+        assert predicted.x1 < share.x0 and predicted.y0 > true.y1 - 1 > file.y1 - 2
+        assert share.x1 == pytest.approx(predicted.x0 + side, abs=2)
+        for box in (predicted, true, file, share):
+            assert page.x0 <= box.x0 and box.x1 <= min(page.x1, predicted.x0 + side + 8)
+            assert page.y0 <= box.y0 and box.y1 < title.y0
+        above = int(page.y1 - predicted.y1) - 8  # within the image
+        assert sheet.getpixel((int(predicted.x0) + 5, above)) == (0, 128, 128)
+
+
+def test_worst_survives_missing_images_no_labels_and_names_in_several_scripts(drawn):
+    classes = ["猫", "كلب", "\ue000"]
+    items = [wrong(0, image=None, true=()), wrong(1, true=(0, 1, 2)), wrong(2, predicted=2)]
+    worst(items, classes, "title")
+    boxes(drawn[0], [])
+    words = [text.get_text() for text in drawn[0].texts]
+    assert {"cannot be opened", "true: no class", "#2", "98.7 %", "photos/0.jpg"} <= set(words)
+
+
+def test_small_images_stay_crisp_and_keep_their_shape():
+    image = Image.new("RGB", (8, 4), "white")
+    image.paste("black", (0, 0, 1, 4))
+    sheet = np.asarray(labelled_images([image], ["one"], "title"))
+    rows, columns = np.nonzero((sheet == 0).all(2))
+    height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+    assert height == pytest.approx(4 * width, abs=2)
+    assert (sheet[rows.min() : rows.max(), columns.max() + 1] == 255).all()
+
+
+def test_class_names_are_shortened_or_numbered():
+    assert legible_name("a" * 40, 3).count("a") == 23
+    assert legible_name("\ue000", 3) == "#3"

@@ -1,0 +1,192 @@
+"""The batch that fits: --data.batch_size auto, by trial."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+
+from tests.command import TINY, Vit
+from tests.runs.pair import pair
+from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
+from vit.extensions.scale.batch_trial import batch_by_trial, batch_sizes, largest_batch
+from vit.training.image_classifier import ImageClassifier
+from vit.training.losses import Loss
+
+OPTIONS = (*(option for option in TINY if "batch_size" not in option), "--final_split=none")
+FIT = ("fit", "-c", "cifar10", *OPTIONS, "--trainer.max_epochs=-1")
+AUTO = "--data.batch_size=auto"
+
+# Lets `auto` be tried on the CPU, where steps of more images than `most` find no memory.
+LIMITED = """\
+import torch
+import vit.extensions.scale.batch_trial
+from vit.training.image_classifier import ImageClassifier
+vit.extensions.scale.batch_trial.computes_on_cpu = lambda accelerator: False
+inner = ImageClassifier.training_loss
+def training_loss(self, batch):
+    if len(batch[0]) > {most}:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return inner(self, batch)
+ImageClassifier.training_loss = training_loss
+"""
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """limited(5): from then on the device has no memory for steps of more than 5 images."""
+    whole = ImageClassifier.training_loss
+    monkeypatch.setattr(
+        "vit.extensions.scale.batch_trial.computes_on_cpu", lambda accelerator: False
+    )
+    monkeypatch.setattr(ImageClassifier, "training_loss", whole)
+
+    def limit(most: int) -> None:
+        ImageClassifier.training_loss = whole
+        exec(LIMITED.format(most=most), {})
+
+    return limit
+
+
+def config_of(run: str) -> Any:
+    return yaml.safe_load(Path(run, "config.yaml").read_text())
+
+
+def saved_by(run: Path | str) -> Any:
+    return torch.load(Path(run, "checkpoints", "last.ckpt"), weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("whole", "processes", "paired", "sizes"),
+    [
+        (12, 1, False, [1, 2, 3, 4, 6, 12]),
+        (12, 1, True, [2, 4, 6, 12]),
+        (12, 4, True, []),
+        (15, 1, True, [15]),  # one batch is the step: partners are all in it
+        (30, 2, True, []),
+        (1, 1, False, [1]),
+    ],
+)
+def test_batches_divide_the_step(
+    whole: int, processes: int, paired: bool, sizes: list[int]
+) -> None:
+    assert batch_sizes(whole, processes, paired=paired) == sizes
+
+
+def settled(recipes: list[Any], run: Path | None = None, **data: Any) -> tuple[bool, Namespace]:
+    trainer = {"accumulate_grad_batches": 1, "val_check_interval": 1.0, "limit_train_batches": 1.0}
+    config = Namespace(
+        data=Namespace(**{"batch_size": "auto", "global_batch": None, **data}),
+        trainer=Namespace(accelerator="cuda", **trainer),
+    )
+    return bool(batch_by_trial(config, recipes, run)), config
+
+
+def test_the_images_of_a_step_are_those_of_the_recipe_or_of_the_run(tmp_path: Path) -> None:
+    recipes = [{"data": {"batch_size": 32}}, {"data": {"batch_size": "auto"}}, {"task": "x"}]
+    cases: list[tuple[list[Any], dict[str, Any], int | None]] = [
+        (recipes, {}, 32),
+        ([], {}, 64),
+        (recipes, {"global_batch": 48}, None),
+    ]
+    for given, data, batch in cases:
+        tried, config = settled(given, **data)
+        assert tried and config.data.batch_size == batch
+    run = tmp_path / "config.yaml"
+    run.write_text(
+        "data: {batch_size: 4}\ntrainer: {accumulate_grad_batches: 3, val_check_interval: 6, "
+        "limit_train_batches: 1.0}\n"
+    )
+    tried, config = settled(recipes, run)
+    assert not tried and config.data.batch_size == 4
+    assert config.trainer.accumulate_grad_batches == 3 and config.trainer.val_check_interval == 6
+
+
+def test_a_batch_is_tried_kept_and_changes_nothing_else(
+    vit: Vit, photos: Path, limited: Callable[[int], None]
+) -> None:
+    model = "--model.architecture={patch_size: 8, width: 16, depth: 1, num_heads: 1, dropout: 0.2}"
+    command = (*FIT, model, "--data.root", photos, "--model.mixing.mixup=0.5")
+    # Epochs of two batches of 12 images.
+    command = (*command, "--data.global_batch=12", "--trainer.max_epochs=2")
+    number = ("--data.batch_size=4", "--trainer.limit_train_batches=6")
+    assert vit(*command, *number, "--run_dir=number").status == 0
+    limited(5)
+    auto = (*command, AUTO, "--trainer.limit_train_batches=2", "--run_dir=run")
+    done = vit(*auto)
+    assert done.status == 0, done.err
+    assert "batch size 4 on each of 1 processes, tried on the device: 3 per step of 12" in done.err
+    config = config_of("run")
+    assert config["data"]["batch_size"] == 4
+    assert config["trainer"]["accumulate_grad_batches"] == 3
+    assert config["trainer"]["limit_train_batches"] == 6
+    one, other = saved_by("run"), saved_by("number")
+    assert one["global_step"] == other["global_step"] == 4
+    weights = other["state_dict"]
+    assert all(torch.equal(value, weights[name]) for name, value in one["state_dict"].items())
+
+    limited(12)  # the same command goes on with what was chosen
+    done = vit(*auto, "--trainer.max_epochs=3")
+    assert done.status == 0 and "tried" not in done.err, done.err
+    assert config_of("run")["data"]["batch_size"] == 4 and saved_by("run")["global_step"] == 6
+
+    limited(0)
+    done = vit(*command, AUTO, "--run_dir=none")
+    assert done.status == 2 and "not even a batch of 2 fits" in done.err.splitlines()[-1]
+    assert not Path("none").exists()
+
+
+def test_processes_agree_on_the_smallest(
+    tmp_path: Path, photos: Path, deadline: Callable[[float], float]
+) -> None:
+    run = tmp_path / "run"
+    shared = (*FIT, AUTO, "--data.root", photos, "--data.global_batch=32", "--trainer.max_steps=2")
+    shared = (*shared, "--trainer.devices=2", "--run_dir", run)
+    before = f"import os\nmost = (9, 5)[int(os.environ['RANK'])]\n{LIMITED}"
+    before = before.replace("{most}", "most")
+    first, second = pair(tmp_path, shared, seconds=deadline(120), before=before)
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert "batch size 4 on each of 2 processes" in first.err and "batch size" not in second.err
+    saved = saved_by(run)
+    assert saved["run"]["global_batch"] == 32 and saved["ImageData"]["consumed_samples"] == 64
+
+
+SIZES = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1, "dropout": 0.1}
+
+
+def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of masked patches, which draw their masks."""
+    module: Any = MaskedPatchPrediction("vit_ti16", architecture=SIZES, image_size=64)
+    loss, sizes = type(module).training_loss, []
+
+    def training_loss(self: Any, batch: Any) -> torch.Tensor:
+        sizes.append(len(batch[0]))
+        if sizes[-1] > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, batch)
+
+    monkeypatch.setattr(type(module), "training_loss", training_loss)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    state = torch.get_rng_state()
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
+    assert largest_batch(trainer, module, [1, 2, 3, 4, 6, 12]) == 4
+    assert largest_batch(trainer, module, [6, 12]) == 0 and set(sizes) <= {3, 4, 6, 12}
+    assert torch.equal(torch.get_rng_state(), state)
+    after = module.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(p.grad is None for p in module.parameters())
+
+
+def test_a_trial_of_several_labels_gives_the_loss_an_answer_for_each_class() -> None:
+    """A loss of one's own gets `b k` with several labels, and this one takes nothing else."""
+    loss = Loss(function=torch.nn.MultiLabelSoftMarginLoss())
+    options: dict[str, Any] = {"multilabel": True, "num_classes": 3, "loss": loss}
+    module = ImageClassifier("vit_ti16", architecture=SIZES, image_size=16, **options)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
+    assert largest_batch(trainer, module, [2, 4]) == 4

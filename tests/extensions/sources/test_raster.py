@@ -1,0 +1,228 @@
+"""Images that are not RGB: values against the arrays they were written from, resizing against
+Pillow's float mode, statistics against NumPy over all values."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tests.data.conftest import png
+from vit.data.decode import ImageError, open_image, open_input, opener_of
+from vit.data.module import ImageData
+from vit.data.settings import InputFormat
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+from vit.extensions.sources.raster import Raster, open_raster
+from vit.preprocessing import Preprocess, center_crop, picture, resize_to_cover
+
+RANDOM = np.random.default_rng(0)
+
+
+def stored(values: np.ndarray) -> bytes:
+    """A PNG file of `h w c`, uint8 or uint16."""
+    height, width, channels = values.shape
+    rows = [row.astype(values.dtype.newbyteorder(">")).tobytes() for row in values]
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    return png(width, height, rows, depth=8 * values.itemsize, colour=colour)
+
+
+def npy(values: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+def some(kind: str, *shape: int) -> np.ndarray:
+    if kind.startswith("float"):
+        return RANDOM.normal(size=shape).astype(kind)
+    info = np.iinfo(kind)
+    return RANDOM.integers(info.min, info.max, shape, dtype=kind, endpoint=True)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize(("kind", "white"), [("uint8", 255), ("uint16", 65535)])
+def test_png_keeps_every_bit(channels: int, kind: str, white: int) -> None:
+    values = some(kind, 9, 7, channels)
+    found = open_raster(stored(values), channels)
+    assert found.dtype == torch.float32 and found.shape == (channels, 9, 7)
+    restored = np.rint(found.double().numpy() * white).transpose(1, 2, 0)
+    assert (restored == values).all()
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", ">u2", "int16", "float16", "float64", "int32"])
+@pytest.mark.parametrize("shape", [(9, 7, 5), (5, 9, 7), (9, 7)])
+def test_arrays_of_both_orders_are_their_values(kind: str, shape: tuple[int, ...]) -> None:
+    values = some(kind, *shape) if kind != ">u2" else some("uint16", *shape).astype(">u2")
+    found = open_raster(npy(values), 5 if len(shape) == 3 else 1)
+    planes = values[None] if values.ndim == 2 else values
+    planes = planes.transpose(2, 0, 1) if shape == (9, 7, 5) else planes
+    scale = {"uint8": 255, "uint16": 65535}.get(values.dtype.name, 1)
+    np.testing.assert_allclose(found.numpy(), planes.astype(np.float64) / scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16", "F", "RGB"])
+def test_tiff_of_pillow_keeps_its_values(mode: str) -> None:
+    kind = {"I;16": "uint16", "F": "float32"}.get(mode, "uint8")
+    values = some(kind, 8, 6, 3) if mode == "RGB" else some(kind, 8, 6)
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, "TIFF")
+    found = open_raster(stream.getvalue(), 3 if mode == "RGB" else 1).numpy()
+    scale = {"uint8": 255, "uint16": 65535}.get(kind, 1)
+    planes = values.transpose(2, 0, 1) if mode == "RGB" else values[None]
+    np.testing.assert_allclose(found * scale, planes, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+@pytest.mark.parametrize("channels", [3, 5, 16])
+def test_tiff_of_many_channels_keeps_its_values(kind: str, planar: str, channels: int) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    values = some(kind, 20, 18, channels)
+    stream = io.BytesIO()
+    ordered = values if planar == "contig" else values.transpose(2, 0, 1)
+    tifffile.imwrite(stream, ordered, planarconfig=planar, photometric="minisblack")
+    found = open_raster(stream.getvalue(), channels).numpy()
+    scale = {"uint8": 255, "uint16": 65535}.get(kind, 1)
+    np.testing.assert_allclose(found * scale, values.transpose(2, 0, 1), rtol=1e-6)
+
+
+def test_a_file_that_tifffile_is_needed_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, some("uint16", 20, 18, 5), photometric="minisblack")
+    monkeypatch.setitem(__import__("sys").modules, "tifffile", None)
+    with pytest.raises(UserError, match=r"tifffile is not installed: pip install 'vitkit\[tiff\]'"):
+        open_raster(stream.getvalue(), 5)
+
+
+NAN = np.ones((4, 4, 5), np.float32)
+NAN[1, 2, 3] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (npy(NAN), "has values that are NaN or infinite"),
+        (npy(np.full((4, 4, 5), 1e300)), "has values that are NaN or infinite"),
+        (npy(np.ones((4, 4, 3))), r"its shape is \(4, 4, 3\), .* choose --data.channels 3"),
+        (npy(np.ones((4, 4))), r"its shape is \(4, 4\), .* choose --data.channels 1"),
+        (npy(np.ones(4)), r"an array of shape \(4,\) is no image"),
+        (npy(np.array(["a"])), "an array of <U1"),
+        (npy(np.ones((4, 4, 5)))[:200], "cannot be decoded"),
+        (b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
+         "cannot be decoded"),
+        (stored(some("uint8", 30, 30, 3))[:900], "cut short"),
+        (b"", "the file is empty"),
+        (npy(np.ones((0, 4, 5))), "no pixels"),
+    ],
+)  # fmt: skip
+def test_what_is_no_such_image_is_refused_in_one_line(
+    data: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(ImageError, match=message) as caught:
+        open_raster(tmp_path / "a.npy", 5)
+    assert "a.npy" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("resize", ["crop", "squash"])
+@pytest.mark.parametrize("shape", [(40, 61), (90, 31), (20, 20), (3, 500)])
+def test_evaluation_is_that_of_pillows_float_images(
+    shape: tuple[int, int], resize: str, interpolation: str
+) -> None:
+    values = some("float32", *shape, 5)
+    half = (0.0,) * 5
+    preprocess = Preprocess(
+        image_size=(24, 30),
+        resize=resize,  # pyright: ignore[reportArgumentType]
+        interpolation=interpolation,  # pyright: ignore[reportArgumentType]
+        mean=half,
+        std=(1.0,) * 5,
+        channels=5,
+    )
+    found = preprocess(open_raster(values, 5))
+    for plane, own in zip(found.numpy(), values.transpose(2, 0, 1), strict=True):
+        image = Image.fromarray(np.ascontiguousarray(own))
+        size = tuple(round(side / preprocess.crop_fraction) for side in (24, 30))
+        if resize == "squash":
+            filter_ = Image.Resampling[interpolation.upper()]
+            image = image.resize((size[1], size[0]), filter_)
+        else:
+            image = resize_to_cover(image, (size[0], size[1]), preprocess.interpolation)
+        expected = np.asarray(center_crop(image, (24, 30)))
+        np.testing.assert_allclose(plane, expected, atol=1e-4)
+
+
+def test_gray_of_8_bits_is_prepared_as_its_rgb_picture_is() -> None:
+    values = some("uint8", 50, 40)
+    gray = Preprocess(image_size=(24, 24), mean=(0.4,), std=(0.2,), channels=1)
+    rgb = Preprocess(image_size=(24, 24), mean=(0.4,) * 3, std=(0.2,) * 3)
+    ours = gray.normalize(gray(open_raster(values, 1))[None])
+    theirs = rgb.normalize(rgb(open_image(values))[None])
+    # Pillow rounds to whole values after each of two passes.
+    torch.testing.assert_close(ours, theirs[:, :1], atol=1.1 / 255 / 0.2, rtol=0)
+
+
+def test_a_description_is_read_back_and_rgb_has_no_field_more() -> None:
+    five = InputFormat(mean=(1.0, 2.0, 3.0, 4.0, 5.0), std=(1.0,) * 5).preprocess((8, 8), 5)
+    assert Preprocess.from_dict(five.to_dict()) == five
+    assert "channels" not in InputFormat().preprocess((8, 8)).to_dict()
+    for channels in (0, 17, 2):
+        with pytest.raises(UserError, match=r"channels=|must be 2 numbers"):
+            Preprocess(image_size=(8, 8), channels=channels)
+
+
+@pytest.mark.parametrize("crop", ["inception", "pad", "simple", "resize_random", "none"])
+def test_training_crops_have_the_size_and_are_a_function_of_the_seed(crop: str) -> None:
+    more = {"resize_size": 20} if crop == "resize_random" else {}
+    augment = TrainTransform(crop=crop, erasing=0.5, **more)  # pyright: ignore
+    raster = open_raster(some("uint16", 33, 25, 5), 5)
+
+    def drawn(seed: int) -> Tensor:
+        return augment(raster, seed, (16, 12), mean=(0.5,) * 5, std=(0.2,) * 5)
+
+    for seed in range(8):
+        assert drawn(seed).shape == (5, 16, 12) and torch.equal(drawn(seed), drawn(seed))
+    assert not torch.equal(drawn(0), drawn(1))
+
+
+@pytest.mark.parametrize("name", ["randaugment", "three_augment", "color_jitter"])
+def test_changes_of_colours_are_refused(name: str) -> None:
+    value = {"randaugment": (2, 9), "three_augment": True, "color_jitter": 0.3}[name]
+    augment = TrainTransform(**{name: value})
+    with pytest.raises(UserError, match=f"data.augment.{name} changes RGB"):
+        ImageData(root="x", channels=5, augment=augment)
+
+
+def test_a_picture_to_look_at_is_rgb_from_black_to_white() -> None:
+    raster = open_raster(some("int16", 9, 7, 5), 5)
+    shown = np.asarray(picture(raster))
+    assert shown.shape == (9, 7, 3) and shown.min() == 0 and shown.max() == 255
+    gray = np.asarray(picture(raster[:1]))
+    assert (gray[..., 0] == gray[..., 2]).all()
+
+
+def test_an_opener_of_other_channels_is_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Few:
+        def __init__(self) -> None:
+            made.append("few")
+
+        def takes(self, channels: int) -> bool:
+            return channels < 3
+
+        def open(self, source: Any, channels: int) -> str:
+            return f"{source} of {channels}"
+
+    monkeypatch.setattr("vit.data.decode.objects", lambda table: {"few": Few, "raster": Raster})
+    opener_of.cache_clear()
+    assert [open_input(name, 2) for name in "ab"] == ["a of 2", "b of 2"] and made == ["few"]
+    assert open_input(some("uint8", 3, 3, 5), 5).shape == (5, 3, 3)
+    opener_of.cache_clear()

@@ -1,0 +1,274 @@
+"""Mixers: against timm, transformers and PyTorch, where they are full attention, and mistakes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.command import TINY, Vit
+from tests.extensions.variants.test_contract import SIZE, built
+from tests.models.small_models import SMALL, random_images, relative_error
+from vit import load
+from vit.errors import UserError
+from vit.extensions import inspection
+from vit.extensions.adaptation.lora import add_lora
+from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
+from vit.extensions.variants.table import MIXERS
+from vit.models.config import Rotary, ViTConfig
+from vit.models.encoder import Attention, Place
+from vit.models.zoo import build_model
+from vit.weights.native import save_native
+from vit.weights.pretrained import load_pretrained
+
+
+def mixer(name: str, form: str = "patches", layer: int = 1, **options: Any) -> Any:
+    return built("mixer", name, options, form).blocks[layer].attn
+
+
+def attention(like: Any) -> Attention:
+    """Full attention with the matrices of a mixer."""
+    full = Attention(32, 4)
+    state = {key: v for key, v in like.state_dict().items() if key in full.state_dict()}
+    full.load_state_dict(state)
+    return full.eval()
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((2, 2), (4, 6)), ((4, 3), (4, 6)), ((4, 6), (4, 6)), ((4, 6), (8, 12)), ((5, 4), (10, 8))],
+)
+def test_windows_are_those_of_timms_swin(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    swin = pytest.importorskip("timm.models.swin_transformer")
+    pixels = (8 * grid[0], 8 * grid[1])
+    ours = built("mixer", "window", {"size": size}, "patches", image_size=pixels).blocks[1].attn
+    shift = tuple(side // 2 for side in size)
+    theirs = swin.SwinTransformerBlock(32, grid, 4, window_size=size, shift_size=shift).eval()
+    theirs.attn.load_state_dict(ours.state_dict())
+    x = random_images(2, grid[0] * grid[1], 32)
+    expected = theirs._attn(x.reshape(2, *grid, 32)).flatten(1, 2)
+    assert relative_error(ours(x, Place(*grid, 0)), expected) < 1e-6  # -100 there, -inf here
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "bound", "deviation"),
+    [
+        ("lstm", "weight_hh_l0", 96**-0.5, None),  # torch.nn.LSTM
+        ("lightweight", "kernels", (6 / (7 + 7 * 4)) ** 0.5, None),  # fairseq: 4 x 1 x 7
+        ("dynamic", "kernels", (6 / (96 + 7 * 4)) ** 0.5, None),
+        ("linformer", "key_sums", None, 16**-0.5),
+        ("synthesizer_random", "score_table", None, 0.02),
+        ("window", "relative_position_bias_table", None, 0.02),  # timm
+    ],
+)
+def test_weights_start_as_published(
+    name: str, weights: str, bound: float | None, deviation: float | None
+) -> None:
+    sizes: dict[str, Any] = {**SMALL, "width": 96, "image_size": 128, "pool": "gap"}
+    model: Any = build_model(ViTConfig(**sizes, variant={"mixer": name}))
+    values = torch.stack([block.attn.get_parameter(weights).flatten() for block in model.blocks])
+    if bound is not None:
+        assert 0.9 * bound < values.abs().max() <= bound
+        deviation = bound / 3**0.5
+    assert values.std().item() == pytest.approx(deviation, rel=0.15)
+
+
+def test_bigbird_is_that_of_transformers_with_its_random_blocks() -> None:
+    bird = pytest.importorskip("transformers.models.big_bird.modeling_big_bird")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "block_size": 3, "num_random_blocks": 2}
+    theirs = bird.BigBirdBlockSparseAttention(transformers.BigBirdConfig(**sizes))
+    ours, x = mixer("bigbird", block=3, random=2), random_images(2, 24, 32)
+    drawn = np.zeros((4, 6, 2), int)
+    for head, i in np.ndindex(4, 6):
+        drawn[head, i] = [*{*ours.index[head, i].tolist()} - {-1, 0, 7, i, i + 1, i + 2}]
+    theirs._bigbird_block_rand_mask_with_head = lambda **_: [*drawn]
+    ones = torch.ones(2, 24)
+    masks = {
+        "band_mask": torch.ones(2, 1, 4, 3, 9),
+        "from_mask": ones[:, None, :, None],
+        "to_mask": ones[:, None, None],
+        "from_blocked_mask": ones.view(2, 8, 3),
+        "to_blocked_mask": ones.view(2, 8, 3),
+    }
+    matrices = zip(ours.qkv.weight.chunk(3), ours.qkv.bias.chunk(3), strict=True)
+    with torch.no_grad():
+        for layer, values in zip((theirs.query, theirs.key, theirs.value), matrices, strict=True):
+            for own, value in zip((layer.weight, layer.bias), values, strict=True):
+                own.copy_(value)
+        expected = ours.proj(theirs(x, **masks)[0])
+        assert relative_error(ours(x, Place(4, 6, 0)), expected) < 1e-6
+
+
+@pytest.mark.parametrize("two_way", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("rnn", torch.nn.RNN), ("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU)]
+)
+def test_recurrent_networks_are_those_of_pytorch(name: str, kind: Any, two_way: bool) -> None:
+    ours, x = mixer(name, two_way=two_way), random_images(2, 24, 32)
+    theirs = kind(32, 32, batch_first=True, bidirectional=two_way)
+    state = {key: v for key, v in ours.state_dict().items() if not key.startswith("proj")}
+    theirs.load_state_dict(state)
+    assert relative_error(ours(x, Place(4, 6, 0)), ours.proj(theirs(x)[0])) < 1e-6
+
+
+@pytest.mark.parametrize("form", ["patches", "prefix"])
+def test_where_nothing_is_left_out_it_is_full_attention(form: str) -> None:
+    for name, options in (
+        ("softmax", {}),
+        ("window", {"size": (4, 6), "bias": False}),
+        ("linformer", {"k": 27 if form == "prefix" else 24, "shared": True}),
+        ("bigbird", {"block": 3, "random": 5 if form == "prefix" else 4}),
+        ("bigbird", {"block": 5, "window": 5, "random": int(form == "prefix")}),  # with padding
+    ):
+        ours = mixer(name, form, **options).double()
+        if name == "linformer":
+            with torch.no_grad():
+                ours.key_sums.copy_(torch.eye(len(ours.key_sums)))
+        place = Place(4, 6, 3 if form == "prefix" else 0)
+        x = random_images(2, 24 + place.num_prefix, 32, dtype=torch.float64)
+        full = attention(ours).double()
+        assert relative_error(ours(x, place), full(x, place)) < 1e-12, (name, options)
+
+
+def test_in_one_row_the_half_of_rows_is_full_attention() -> None:
+    rows, columns = mixer("axial").double().halves
+    x, place = random_images(2, 26, 32, dtype=torch.float64), Place(1, 24, 2)
+    assert relative_error(rows(x, place), attention(rows).double()(x, place)) < 1e-12
+    place = Place(24, 1, 2)
+    assert relative_error(columns(x, place), attention(columns).double()(x, place)) < 1e-12
+
+
+def test_random_blocks_differ_among_layers_heads_and_blocks() -> None:
+    fields = {**SMALL, "image_size": 256, "class_token": False, "pool": "gap"}
+    draws = []
+    for seed in (0, 1):
+        part = {"name": "bigbird", "random": 3, "seed": seed}
+        model: Any = build_model(ViTConfig(**fields, variant={"mixer": part}))
+        draws += [block.attn.index.sort(-1).values.flatten(0, 1) for block in model.blocks]
+    rows = torch.cat(draws)  # 62 inner blocks of 64, of each head
+    assert all(len(row.unique()) == 8 for row in rows)
+    assert len(rows.unique(dim=0)) > 0.98 * len(rows)
+    counts = rows[rows >= 0].bincount(minlength=64)[1:-1]
+    mean = len(rows) * (3 + 3) / 62  # three of the window, and three others
+    assert counts.min() > 0.7 * mean and counts.max() < 1.3 * mean
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_bfloat16_is_near(name: str) -> None:
+    model, images = built("mixer", name, {}), random_images(2, 3, *SIZE)
+    exact = model.double()(images.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = model.float()(images)
+    mixed.float().square().sum().backward()
+    assert relative_error(mixed, exact) < 0.06
+
+
+def test_rotary_positions_turn_queries_and_keys_or_are_refused() -> None:
+    options: dict[str, Any] = {"pos_embed": "none", "rotary": Rotary(key_bias=True)}
+    for name, more in (("window", {"size": (4, 6), "bias": False}), ("linformer", {"k": 27})):
+        model = built("mixer", name, more, **options)
+        x, layer = random_images(2, 27, 32), model.blocks[1].attn
+        if name == "linformer":
+            with torch.no_grad():
+                layer.key_sums.copy_(torch.eye(27))
+                layer.value_sums.copy_(torch.eye(27))
+        place = Place(4, 6, 3, model.rope((4, 6), x))
+        assert relative_error(layer(x, place), attention(layer)(x, place)) < 1e-5
+    for name, more, message in (
+        ("lstm", {}, "rotary positions turn queries and keys, which"),
+        ("softmax", {"head_size": 4}, "head_size=4 is not for rotary positions"),
+    ):
+        with pytest.raises(UserError, match=message):
+            built("mixer", name, more, **options)
+
+
+def test_what_needs_attention_says_that_there_is_none() -> None:
+    images = random_images(1, 3, *SIZE)
+    for name in ("window", "linformer", "bigbird", "axial", "lstm"):
+        model = built("mixer", name, {}, pool="cls")
+        for question in (inspection.attention, inspection.gradient_rollout):
+            with pytest.raises(UserError, match="no attention weights") as caught:
+                question(model, images)
+            assert "\n" not in str(caught.value)
+    weights = inspection.attention(built("mixer", "softmax", {"causal": True}), images)
+    assert not weights.triu(1).any()
+    model = built("mixer", "window", {})
+    add_lora(model, 2)
+    assert hasattr(model.blocks[0].attn.qkv, "lora_a")
+    add_lora(built("mixer", "gru", {}), 2)  # its MLPs
+
+
+def test_a_masked_autoencoder_refuses_mixers() -> None:
+    with pytest.raises(UserError, match="without mixer"):
+        MaskedAutoencoder(
+            "vit_ti16", image_size=32, architecture={"variant": {"mixer": {"name": "window"}}}
+        )
+
+
+def test_a_name_alone_is_a_part_with_its_defaults() -> None:
+    short, long = (
+        build_model(ViTConfig(**SMALL, variant={"mixer": part})).config
+        for part in ("axial", {"name": "axial", "axes": "both"})
+    )
+    assert short == long and short.variant == {"mixer": {"name": "axial", "axes": "both"}}
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    ({"name": "windo"}, "variant.mixer='windo' is not known; did you mean 'window'"),
+    ({"name": "window", "siz": 4}, "window: unknown model option 'siz'; did you mean 'size'"),
+    ({"name": "window", "size": 3}, r"size=\[3, 3\] do not divide the 4 x 6 patches; choose rows "
+        "from 1, 2, 4, and columns from 1, 2, 3, 6"),
+    ({"name": "axial", "axes": "rows"}, "axes='rows' is not one of 'both', 'alternate'"),
+    ({"name": "linformer", "k": 28}, "k=28 is more than the 27 tokens of this model"),
+    ({"name": "linformer", "k": 4, "size": 4}, "4 x 4 patches, and cannot read 4 x 6: keep the"),
+    ({"name": "synthesizer_random", "size": [2, 2]}, "has weights for each token of 2 x 2"),
+    ({"name": "linformer", "k": 4, "size": [6, 4]}, "of 6 x 4 patches, and cannot read 4 x 6"),
+    ({"size": 2}, "variant.mixer={'size': 2} has no name; choose softmax, window,"),
+    (2, "variant.mixer=2 has no name; .* {name: softmax, ...}"),
+    ({"name": "softmax", "causal": True}, "the class token comes first and would see no patch"),
+    ({"name": "gru", "two_way": False}, "set model.architecture {class_token: false, pool: gap}"),
+    ({"name": "bigbird", "block": 16}, "random=1 need 5 blocks, and 27 tokens make 2; lower them"),
+    ({"name": "bigbird", "block": 2}, "block=2 is fewer than the 3 prefix tokens"),
+    ({"name": "bigbird", "window": 2}, "window=2 must be odd"),
+    ({"name": "bigbird", "random": -1}, "random=-1 must be a whole number of at least 0"),
+    ({"name": "convolution", "kernel": 4}, "kernel=4 must be odd, so that its middle is a token"),
+    ({"name": "lstm", "two_way": 1}, "two_way=1 must be true or false"),
+    ({"name": "softmax", "head_size": 0}, "head_size=0 must be a whole number of at least 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "message"), MISTAKES)
+def test_a_mistake_is_one_line(part: Any, message: str) -> None:
+    fields = {**SMALL, "image_size": SIZE, "num_registers": 2}
+    with pytest.raises(UserError, match=message) as caught:
+        build_model(ViTConfig(**fields, variant={"mixer": part}))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_image_sizes_are_refused_where_they_do_not_fit(tmp_path: Path) -> None:
+    for name, message in (
+        ("linformer", "each token of 4 x 6 patches, and cannot read 6 x 5"),
+        ("synthesizer_factorized", "each token of 4 x 6 patches, and cannot read 6 x 5"),
+        ("window", "do not divide the 6 x 5 patches"),
+    ):
+        model = built("mixer", name, {})
+        with pytest.raises(UserError, match=message):
+            model(random_images(1, 3, 48, 40))
+        save_native(tmp_path / name, model, classes=None, preprocess=None, extra={})
+        with pytest.raises(UserError, match=message):
+            load_pretrained(tmp_path / name, image_size=(48, 40))
+
+
+def test_a_mixer_is_trained_and_mistakes_are_seen_before(vit: Vit, photos: Path) -> None:
+    fit = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_steps=1")
+    option = "--model.architecture.variant.mixer"
+    done = vit(*fit, option, "{name: window, size: 3}", "--run_dir=wrong")
+    assert done.status == 2 and "do not divide" in done.err.strip().splitlines()[-1]
+    assert not Path("wrong/model").exists()
+    done = vit(*fit, option, "{name: window, size: 2}", "--run_dir=run")
+    assert done.status == 0, done.err
+    assert load("run").model.config.variant["mixer"]["size"] == [2, 2]
+    done = vit("inspect", "run", photos / "red" / "00.jpg")
+    assert done.status == 2 and "no attention weights" in done.err.strip().splitlines()[-1]

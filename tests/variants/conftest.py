@@ -1,5 +1,0 @@
-"""The command and the pictures of tests/command.py."""
-
-from tests.command import photos, vit
-
-__all__ = ["photos", "vit"]

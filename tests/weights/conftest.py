@@ -1,0 +1,29 @@
+"""Where the real weights are, if anywhere; and a server for weights that are fetched."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.weights.loopback import Server, url
+from vit.extensions.formats import hub
+
+
+@pytest.fixture(scope="session")
+def shared_weights() -> Path:
+    """Real weights beside the checkout, which are not part of it."""
+    beside = Path(__file__).parents[3] / "shared"
+    path = Path(os.environ.get("VIT_SHARED", beside)) / "weights" / "vit_s14_dinov2_saliency"
+    if not (path / "reference.npz").is_file():
+        pytest.skip(f"no real weights at {path}; VIT_SHARED names the folder that has them")
+    return path
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Stands in for every address but hf://; what is downloaded goes to tmp_path / "cache"."""
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
+    with Server.running(monkeypatch) as server:
+        monkeypatch.setattr(hub, "GOOGLE", url(server, ""))
+        yield server

@@ -1,1 +1,0 @@
-"""Cost of models: multiply-adds, memory, time, and the price of a whole training."""

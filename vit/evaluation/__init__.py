@@ -1,1 +1,0 @@
-"""Evaluation of frozen features, and of models on ImageNet's other test sets."""

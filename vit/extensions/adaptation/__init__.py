@@ -1,0 +1,1 @@
+"""Low-rank updates (LoRA), and distillation. Page: docs/finetuning.md."""

@@ -1,0 +1,1 @@
+"""Operations, memory, time and price of models and trainings. Page: docs/compute.md."""

@@ -1,0 +1,59 @@
+"""`vit bench`: images per second of models, and the share of this machine's peak."""
+
+import json
+
+from vit.cli.arguments import OneLineParser, pixels, whole_number
+
+EPILOG = """\
+examples:
+  vit bench                                         ViT-B/16 in every precision of the hardware
+  vit bench vit_s16 --train --batch-size 8 32 128   the fastest batch for training
+  vit bench runs/my_photos-finetune --json          a trained model
+  vit bench vit_s16 bit_r50x1 torchvision/resnet50  several models in turns, in one table
+
+The peak is the rate of the model's matrix products alone, measured in the same minutes. The share
+counts multiply-adds only, so all other operations appear as lost speed."""
+
+
+def parser() -> OneLineParser:
+    """The options of `vit bench`."""
+    command = OneLineParser(
+        prog="vit bench",
+        description="Measures images per second of one or several models, and the share of this "
+        "machine's peak.",
+        epilog=EPILOG,
+    )
+    add = command.add_argument
+    add("models", nargs="*", metavar="MODEL",
+        help="a name (`vit models`), torchvision/NAME, a run, or a file of weights "
+        "(default vit_b16); several are measured in turns")  # fmt: skip
+    add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
+    add("--batch-size", type=whole_number, nargs="+", default=[], metavar="N",
+        help="images per batch (default 1 and 8; on GPUs 1, 32 and 128)")  # fmt: skip
+    add("--train", action="store_true", help="whole training steps instead of forward passes")
+    add("--precision", nargs="+", choices=("fp32", "bf16"), default=[], metavar="P",
+        help="fp32, bf16 or both (default: both if the hardware has bfloat16)")  # fmt: skip
+    add("--compile", metavar="MODE", choices=("default", "reduce-overhead", "max-autotune"),
+        help="measure with torch.compile too, in this mode (reduce-overhead: CUDA graphs)"
+        )  # fmt: skip
+    add("--device", choices=("cpu", "cuda"), help="default: the GPU if there is one")
+    add("--rounds", type=whole_number, default=5, metavar="N",
+        help="of each measurement (default 5)")  # fmt: skip
+    add("--json", action="store_true", help="print one object, or a list for several models")
+    return command
+
+
+def run(args: list[str]) -> int:
+    """Prints a table of rates, or JSON."""
+    options = parser().parse_intermixed_args(args)
+    from vit.extensions.compute.bench import bench
+    from vit.extensions.compute.tables import bench_table
+
+    chosen = vars(options)
+    as_json, models = chosen.pop("json"), chosen.pop("models")
+    reports = bench(models or ["vit_b16"], **chosen)
+    if as_json:
+        print(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2))
+    else:
+        print(bench_table(reports))
+    return 0

@@ -1,0 +1,240 @@
+"""What is compared, and trainings with a known cost: Table 6, recipes, and finished runs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vit.data.batches import DEFAULT_BATCH, batches_per_epoch, divided
+from vit.data.catalog import CATALOG
+from vit.errors import UserError
+from vit.extensions.compute.candidate import (
+    Candidate,
+    describe,
+    find_model,
+    from_config,
+    is_baseline,
+)
+from vit.extensions.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
+from vit.fine_tuning import steps_for
+from vit.models.zoo import canonical_name, config_from_dict, model_config
+from vit.recipes import find_recipe
+from vit.yaml_reader import read_options
+
+UNNAMED = "vit_ti16"
+"""Model of `vit fit` if a recipe names none."""
+EXAMPLE_IMAGES = 1_000
+"""Training images where the length of a recipe follows from them and nothing says how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The options of `vit compare`, which explains them."""
+
+    models: Sequence[str] = ()
+    image_size: Sequence[tuple[int, int]] = ()
+    """(height, width) in pixels; every model is compared at each."""
+    classes: int | None = None
+    precision: str = "bf16"
+    memory: float | None = None
+    devices: Sequence[int] = ()
+    strategy: str | None = None
+    ema: bool = False
+    recipe: str | None = None
+    images: float | None = None
+    epochs: float | None = None
+    processes: int | None = None
+    device: str | None = None
+    utilisation: float | None = None
+    price_per_hour: float | None = None
+    runs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A model and the number of its training images."""
+
+    model: Candidate
+    images: float
+    """Images seen in total: epochs times images per epoch."""
+    epochs: float | None = None
+    """None if the length is given in steps or images."""
+    frozen: bool = False
+    """Only the head is trained, on a frozen backbone."""
+    point: Point | None = None
+    """Its row of Table 6, if it has one."""
+
+    @property
+    def flops(self) -> float:
+        """Operations of the whole training."""
+        work = self.model.probe if self.frozen else self.model.work
+        return self.images * work.training_flops
+
+
+def jft_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
+    """Rows of Table 6, of all or some models, and notes.
+
+    A model that is not in the table needs `epochs`, which replaces the table's for all.
+    """
+    if options.image_size:
+        raise UserError("--image-size: the models of --recipe jft are trained at 224 pixels")
+    names = [name if is_baseline(name) else canonical_name(name) for name in options.models]
+    seen = float(options.images or JFT_IMAGES)
+    notes = [f"JFT-300M: {seen / 1e6:g} million images per epoch, {JFT_SIZE} pixels."]
+    if options.epochs is not None:
+        chosen = names or dict.fromkeys(point.model for point in TABLE6)
+        plan = [(name, options.epochs, None) for name in chosen]
+    else:
+        for name in names:
+            if not any(point.model == name for point in TABLE6):
+                raise UserError(f"{name} is not in Table 6 of the paper: say how long, --epochs N")
+        points = [p for n in names for p in TABLE6 if p.model == n] if names else TABLE6
+        plan = [(point.model, point.epochs, point) for point in points]
+        notes.append("docs/compute.md explains every difference from the paper.")
+    trainings = []
+    for name, epochs, point in plan:
+        model = find_model(name, (JFT_SIZE, JFT_SIZE), options.classes)
+        trainings.append(Training(model=model, images=epochs * seen, epochs=epochs, point=point))
+    return trainings, notes
+
+
+def recipe_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
+    """The training of a recipe, or of the named models by that recipe; and notes."""
+    recipe = str(options.recipe)
+    content = read_options(find_recipe(recipe))
+    data, model, trainer = (_group(recipe, content, name) for name in ("data", "model", "trainer"))
+    dataset, num_classes = CATALOG.get(str(data.get("dataset"))), options.classes
+    if num_classes is None and dataset is not None:
+        num_classes = dataset.num_classes
+    side = options.image_size[0] if options.image_size else data.get("image_size", 224)
+    size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+    images, epochs, notes = _images_seen(options, data, trainer)
+    task = content.get("task", "classification")
+    if task != "classification":
+        notes.append(f"Counted as if the task were classification, not {task}.")
+    if options.models:
+        compared = [find_model(name, size, num_classes) for name in options.models]
+    else:
+        compared = [_recipe_model(recipe, model, size, num_classes)]
+    shared: dict[str, Any] = {"images": images, "epochs": epochs, "frozen": _frozen(model)}
+    return [Training(model=each, **shared) for each in compared], notes
+
+
+def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:
+    """A group of options, which a class_path has one level deeper."""
+    group = options.get(name) or {}
+    if isinstance(group, dict):
+        return group.get("init_args", group) if "class_path" in group else group
+    raise UserError(f"recipe {recipe!r}: {name}: {group} is a separate file; give it in one file")
+
+
+def _recipe_model(
+    recipe: str, model: dict[str, Any], size: tuple[int, int], num_classes: int | None
+) -> Candidate:
+    name, changes = model.get("name"), model.get("architecture") or {}
+    if model.get("pretrained"):
+        return find_model(str(model["pretrained"]), size, num_classes)
+    if name is None and not changes:
+        raise UserError(
+            f"recipe {recipe!r} leaves the model to you: name it too, as in "
+            f"`vit compare vit_s16 --recipe {recipe}`"
+        )
+    changes = {key: value for key, value in changes.items() if key != "recompute"}  # memory alone
+    config = model_config(name or UNNAMED, **{**changes, "image_size": size})
+    return from_config(describe(config), config, None, num_classes)
+
+
+def _images_seen(
+    options: Comparison, data: dict[str, Any], trainer: dict[str, Any]
+) -> tuple[float, float | None, list[str]]:
+    """(total images seen, epochs or None, notes), from the recipe's limit of epochs or steps."""
+    recipe, processes = options.recipe, options.processes
+    if processes is None:
+        processes = _whole(trainer.get("num_nodes"), 1) * _whole(trainer.get("devices"), 1)
+    accumulated = _whole(trainer.get("accumulate_grad_batches"), 1)
+    batch, step = _whole(data.get("batch_size"), 0), data.get("global_batch")
+    if step:
+        divided(step, batch or None, processes, accumulated)  # a UserError where `vit fit` has one
+    else:
+        step = (batch or DEFAULT_BATCH) * processes * accumulated
+    # The user's epochs replace the recipe's steps.
+    steps = 0 if options.epochs else _whole(trainer.get("max_steps"), 0)
+    epochs = options.epochs or _whole(trainer.get("max_epochs"), 0)
+    if not epochs and not steps and _by_size(trainer):
+        images = options.images or EXAMPLE_IMAGES
+        steps = steps_for(round(images), step)
+        return steps * step, None, [f"{steps:,} steps, for {images:,.0f} images (--images)."]
+    if not epochs and not steps:
+        raise UserError(f"recipe {recipe!r} does not say how long it trains: add --epochs N")
+    seen = float("inf")
+    if epochs:
+        images = int(options.images or _train_images(str(recipe), data))
+        seen = epochs * batches_per_epoch(images, step) * step
+    if steps and steps * step <= seen:
+        who = "one process" if processes == 1 else f"{processes} processes"
+        return steps * step, None, [f"{steps:,} steps of {step:,} images, {who} (--processes)."]
+    return seen, epochs, []
+
+
+def _by_size(trainer: dict[str, Any]) -> bool:
+    """True if the recipe's steps follow from the number of training images."""
+    callbacks = trainer.get("callbacks") or []
+    paths = [c.get("class_path") for c in callbacks if isinstance(c, dict)]
+    return any(str(path).endswith(".FineTuneBySize") for path in paths)
+
+
+def _frozen(model: dict[str, Any]) -> bool:
+    return bool((model.get("learning") or {}).get("freeze_backbone"))
+
+
+def _train_images(recipe: str, data: dict[str, Any]) -> int:
+    dataset = CATALOG.get(str(data.get("dataset")))
+    if dataset is None:
+        name = data.get("dataset")
+        of = f"the dataset {name!r}" if name else "its data"
+        raise UserError(
+            f"recipe {recipe!r}: the size of {of} is unknown: add --images N, training "
+            "images per epoch"
+        )
+    share = 0.0 if "val" in dataset.images else (data.get("splits") or {}).get("val_fraction", 0.1)
+    whole = dataset.images["train"]
+    return whole - round(whole * share)
+
+
+def _whole(value: Any, otherwise: int) -> int:
+    """The value if it is a number; `otherwise` for "auto", -1 devices and missing values."""
+    return value if isinstance(value, int) and value > 0 else otherwise
+
+
+def read_run(path: str) -> tuple[Training, dict[str, Any]]:
+    """The training of a run directory, and the fields of its row.
+
+    Accuracy is top-1 in per cent, on test or else val. UserError without a finished run.
+    """
+    folder = Path(path).expanduser()
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        config = config_from_dict(summary["model"])
+        images, metrics = float(summary["images_seen"]), summary["metrics"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not the directory of a finished run: it needs summary.json, which "
+            f"`vit fit` writes at the end ({type(error).__name__})"
+        ) from error
+    description = folder / "model" / "config.json"
+    recipe: dict[str, Any] = {}
+    if description.is_file():
+        extra = json.loads(description.read_text(encoding="utf-8")).get("extra") or {}
+        recipe = extra.get("recipe") or {}
+    model, data = recipe.get("model") or {}, recipe.get("data") or {}
+    split = next((s for s in ("test", "val") if f"{s}/acc1" in metrics), "")
+    fields = {
+        "run": folder.resolve().name,
+        "accuracy": 100 * metrics[f"{split}/acc1"] if split else None,
+        "split": split,
+        "dataset": data.get("dataset"),
+        "pretrained": model.get("pretrained") is not None,
+    }
+    candidate = from_config(describe(config), config)
+    return Training(model=candidate, images=images, frozen=_frozen(model)), fields

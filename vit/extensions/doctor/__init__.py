@@ -1,0 +1,1 @@
+"""A check of the installation. Page: docs/runs.md."""

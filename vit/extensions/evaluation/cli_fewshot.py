@@ -1,0 +1,62 @@
+"""`vit fewshot`: accuracy of a ridge classifier on the features of a few images per class."""
+
+import json
+
+from vit.cli.arguments import whole_number
+from vit.extensions.evaluation.cli_frozen import bench_parser, open_bench, usual
+
+DESCRIPTION = """\
+Draws a few training images of each class, fits a ridge regression to their features and scores it
+on test; mean and standard deviation over several draws. As big_vision's fewshot_lsr, in float64."""
+
+
+def run(args: list[str]) -> int:
+    """Prints one row per number of images per class."""
+    parser = bench_parser("fewshot", DESCRIPTION)
+    add = parser.add_argument
+    add("--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)")
+    text = "draws, by seeds 0 to N-1 (default 3)"
+    add("--seeds", type=whole_number, default=3, metavar="N", help=text)
+    add("--l2", type=float, metavar="X", help="strength of regularisation (default 1024)")
+    options = parser.parse_args(args)
+
+    import numpy as np
+
+    from vit.extensions.evaluation.fewshot import L2, SHOTS, check_shots, few_shot_accuracy
+
+    bench = open_bench(options, "pre_logits")
+    classes, l2 = bench.data.classes, L2 if options.l2 is None else options.l2
+    least = min(bench.data.counts)
+    note = f"the smallest class has {least} training images, so there are no rows of"
+    shots = sorted(set(options.shots or usual(SHOTS, least, note)))
+    check_shots(bench.data.image_set("train").labels, classes, shots, l2)
+    train, test = bench.features("train"), bench.features(bench.split)
+    accuracies = few_shot_accuracy(
+        (train.values, train.labels),
+        (test.values, test.labels),
+        classes,
+        shots=shots,
+        seeds=range(options.seeds),
+        l2=l2,
+    )
+    rows = [
+        {
+            "shots": count,
+            "mean": float(np.mean(draws)),
+            "std": float(np.std(draws, ddof=1)) if len(draws) > 1 else None,
+            "accuracies": draws,
+        }
+        for count, draws in accuracies.items()
+    ]
+    if options.json:
+        about = {"model": options.model, **bench.about(len(train.labels), len(test.labels))}
+        document = {**about, "l2": l2, "seeds": list(range(options.seeds)), "rows": rows}
+        print(json.dumps(document, indent=2))
+        return 0
+    print(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
+    print(f"{'shots':>5} {'mean':>7} {'std':>6}   each draw")
+    for row in rows:
+        std = "-" if row["std"] is None else f"{100 * row['std']:.2f}"
+        each = " ".join(f"{100 * share:.2f}" for share in row["accuracies"])
+        print(f"{row['shots']:5} {100 * row['mean']:7.2f} {std:>6}   {each}")
+    return 0

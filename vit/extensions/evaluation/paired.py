@@ -1,0 +1,100 @@
+"""Two runs on the same images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vit.console import Meter
+from vit.data.sources import SplitName
+from vit.errors import UserError, some_of
+from vit.extensions.reports.intervals import Paired
+from vit.runs.evaluate import Subject
+from vit.runs.predictions import Predictions
+from vit.training.metrics import average_precision
+
+SIGNIFICANT = 0.05
+RESAMPLES, SEED = 1_000, 0
+"""Of the bootstrap."""
+ONE_PROCESS = ["--trainer.devices=1", "--trainer.num_nodes=1"]
+
+
+def compare(first: Path, second: Path, split: SplitName | None, args: list[str]) -> dict[str, Any]:
+    """The scores of two runs in JSON types, on one process; `split` and `args` as of `Subject`.
+
+    `difference` and its 95 % `interval` are the points by which the second run is higher. `differ`:
+    chance alone is no likely reason, by McNemar's exact test of the accuracies, or by the interval
+    of the mean average precisions of several labels per image.
+
+    UserError for other classes or other images, before anything is scored.
+    """
+    if any(arg.startswith(("--trainer.devices", "--trainer.num_nodes")) for arg in args):
+        raise UserError("two runs are scored in one process; leave --trainer.devices out")
+    args = [*args, *ONE_PROCESS]
+    subjects = [Subject(run, split, args, predicting=True) for run in (first, second)]
+    _check_comparable(*subjects)
+    split = subjects[0].split
+    _, metrics, found = zip(*(subject.evaluate() for subject in subjects), strict=True)
+    answers = [predictions for predictions in found if predictions is not None]
+    if len(answers) < len(found):
+        raise UserError(f"no image of {split} could be read")
+    metric = "map" if answers[0].multilabel else "acc1"
+    scores = [each[f"{split}/{metric}"] for each in metrics]
+    shared = {"runs": [str(first), str(second)], "split": split, "images": len(answers[0])}
+    compared = _by_labels(*answers) if metric == "map" else _by_images(*answers)
+    return shared | {"metric": metric, "scores": scores} | compared
+
+
+def _check_comparable(a: Subject, b: Subject) -> None:
+    """UserError unless both have the same classes, labels and images."""
+    if a.data.multilabel != b.data.multilabel:
+        several, one = (a, b) if a.data.multilabel else (b, a)
+        raise UserError(f"{several.run} gives an image several labels, {one.run} gives it one")
+    if a.data.classes != b.data.classes:
+        other = sorted({*a.data.classes} ^ {*b.data.classes})
+        which = some_of(map(repr, other), 3) if other else "in another order"
+        raise UserError(f"{a.run} and {b.run} do not have the same classes: {which}")
+    if a.data.digests[a.split] != b.data.digests[b.split]:
+        raise UserError(
+            f"the {a.split} images of {a.run} are not the {b.split} images of {b.run}; give images "
+            "that neither was trained on: --data.root FOLDER"
+        )
+
+
+def _by_images(first: Predictions, second: Predictions) -> dict[str, Any]:
+    """Accuracy: images that are named rightly."""
+    before, after = first.hits(), second.hits()
+    lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
+    pair = Paired(len(before), int(before.sum()), lost, gained)
+    low, high = pair.interval
+    return {
+        "difference": 0.0 - pair.drop,
+        "interval": [-high, -low],
+        "method": "adjusted Wald for paired proportions (Bonett and Price, 2012)",
+        "gained": gained,
+        "lost": lost,
+        "p_value": pair.p_value,
+        "differ": pair.p_value < SIGNIFICANT,
+    }
+
+
+def _by_labels(first: Predictions, second: Predictions) -> dict[str, Any]:
+    """Mean average precision: the same draws of images, with replacement, for both."""
+    labels = torch.from_numpy(np.ascontiguousarray(first.labels.T)).long()
+    both = [torch.from_numpy(p.probabilities().T.copy()) for p in (first, second)]
+    random, gains = np.random.default_rng(SEED), []
+    every = torch.arange(len(first))
+    with Meter("bootstrap", RESAMPLES, "draws") as meter:
+        for draw in range(RESAMPLES + 1):
+            rows = torch.from_numpy(random.integers(len(every), size=len(every))) if draw else every
+            a, b = (average_precision(p[:, rows], labels[:, rows]).mean() for p in both)
+            gains.append(100 * float(b - a))
+            meter.advance(int(draw > 0))
+    low, high = np.percentile(gains[1:], [2.5, 97.5])
+    return {
+        "difference": gains[0],
+        "interval": [float(low), float(high)],
+        "method": f"paired bootstrap, {RESAMPLES:,} draws of the images, seed {SEED}",
+        "differ": not low <= 0 <= high,
+    }

@@ -1,0 +1,128 @@
+"""`vit convert`: converts weights between formats, or compares two files."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from vit.cli.arguments import OneLineParser
+from vit.console import note
+from vit.errors import UserError, did_you_mean
+from vit.tables import rows
+
+EPILOG = """\
+examples:
+  vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
+  vit convert runs/pets my_model --to huggingface     a run for transformers
+  vit convert B_16.npz my_model --compare             largest difference of the logits
+
+native, timm and huggingface write a directory, torchvision a .pth file, google a .npz file."""
+
+
+def run(args: list[str]) -> int:
+    """Converts or compares."""
+    parser = OneLineParser(
+        prog="vit convert",
+        description="Converts weights between formats, or compares two files.",
+        epilog=EPILOG,
+    )
+    add = parser.add_argument
+    add("source", help="weights: a run, a directory, a file, or a hub address")
+    add("destination", help="where to write, or the second file to compare")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--to", choices=rows("formats"), help="the library to write for")
+    action.add_argument("--compare", action="store_true", help="print the difference of the logits")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the model's configuration that the file does not record, such as "
+        "activation=gelu_tanh; may be repeated",
+    )
+    heads = "num_heads={}".format
+    add("--num-heads", action="append", dest="set", type=heads, help="the same as --set num_heads=")
+    add(
+        "--image-size",
+        type=int,
+        nargs=2,
+        metavar=("HEIGHT", "WIDTH"),
+        help="pixels to resize the positions to, or to compare at",
+    )
+    add(
+        "--temperature",
+        choices=("keep", "none"),
+        default="keep",
+        help="of a run's probabilities: kept, for other libraries by dividing the head by it "
+        "(default), or left out; --compare divides the logits by those of both files",
+    )
+    kinds = "of a file with both: the raw weights or their average (default)"
+    add("--weights", choices=("raw", "average"), help=kinds)
+    add("--overwrite", action="store_true", help="replace the model in the destination")
+    add("--json", action="store_true", help="print the result as JSON")
+    given = parser.parse_args(args)
+    options = _fields(given.set) | {"raw": given.temperature == "none", "weights": given.weights}
+    if given.image_size:
+        options["image_size"] = tuple(given.image_size)
+    from vit.weights.formats import MissingFact
+
+    try:
+        return _compare(given, options) if given.compare else _convert(given, options)
+    except MissingFact as fact:
+        raise UserError(f"{fact}, by --set or --image-size") from fact
+
+
+def _fields(assignments: list[str]) -> dict[str, Any]:
+    """Values of the fields by name: parsed as JSON, else text."""
+    from dataclasses import fields
+
+    from vit.models.config import ResNetConfig, ViTConfig
+
+    known = {field.name for kind in (ViTConfig, ResNetConfig) for field in fields(kind)}
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not text:
+            raise UserError(f"--set {assignment} is not FIELD=VALUE, such as --set num_heads=12")
+        if name not in known:
+            raise UserError(f"--set {assignment}: no such field{did_you_mean(name, sorted(known))}")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+def _compare(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    from vit.extensions.formats.convert import compare
+
+    result = compare(given.source, given.destination, **options)
+    if given.json:
+        print(json.dumps(asdict(result) | {"relative": result.relative}))
+        return 0
+    size = "x".join(map(str, result.image_size))
+    print(
+        f"largest difference {result.largest_difference:.3g}, relative {result.relative:.3g} "
+        f"(2 random images of {size} pixels, float64)"
+    )
+    return 0
+
+
+def _convert(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    from vit.extensions.formats.convert import convert
+    from vit.weights.report import print_report
+
+    place = given.destination
+    try:
+        done = convert(given.source, place, given.to, overwrite=given.overwrite, **options)
+    except OSError as error:
+        where = error.filename or place
+        raise UserError(f"cannot convert to {place}: {error.strerror}: {where}") from error
+    if given.json:
+        print(json.dumps(asdict(done)))
+        return 0
+    print_report(done.loaded)
+    for text in done.notes:
+        note(text)
+    print("\n".join(done.written))
+    return 0

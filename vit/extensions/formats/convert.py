@@ -1,0 +1,146 @@
+"""From any layout that is read to any that is written, and the difference between two files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.errors import UserError
+from vit.extensions.formats.exporting import without_temperature
+from vit.extensions.formats.hub import fetch, is_address
+from vit.tables import objects
+from vit.weights.formats import NativeInfo
+from vit.weights.names import TRAINED_ON, record_of
+from vit.weights.pretrained import inspect_pretrained, load_pretrained
+from vit.weights.report import LoadReport
+from vit.weights.weight_file import IN_DIRECTORY
+from vit.writing import write_bytes
+
+
+@dataclass(kw_only=True)
+class Conversion:
+    """The account of a conversion."""
+
+    loaded: LoadReport
+    written: list[str]
+    notes: list[str]
+    """Where the other library's arithmetic differs from the model's."""
+
+
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    to: str,
+    *,
+    overwrite: bool = False,
+    raw: bool = False,
+    **options: Any,
+) -> Conversion:
+    """Writes the model in `source` in a format of the table; `options` as for `load_pretrained`.
+
+    A temperature of the probabilities is kept in our format. The others have no word for it: the
+    head is divided by it. `raw` leaves it out.
+    UserError for a model that the library does not have, and for a destination of the wrong kind,
+    a run, or one that holds a model, without `overwrite`.
+    """
+    formats = objects("formats")
+    if to not in formats:
+        raise UserError(f"format {to!r} is not one of {', '.join(formats)}")
+    target, suffix = Path(destination), formats[to].suffix
+    files = {".safetensors", *(each.suffix for each in formats.values() if each.suffix)}
+    if suffix and target.suffix != suffix:
+        raise UserError(f"{to} wants one file: name it {target.with_suffix(suffix)}")
+    if not suffix and (target.is_file() or target.suffix in files):
+        raise UserError(f"{to} wants a directory, and {target} is a file")
+    _check_free(target, overwrite)
+    path = fetch(str(source)) if is_address(source) else source
+    model, report = load_pretrained(path, published_size=False, head="score", **options)
+    report.source = str(source)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
+    extra |= {"temperature": None if raw else report.temperature, "thresholds": report.thresholds}
+    extra = {name: value for name, value in extra.items() if value is not None}
+    info, notes = NativeInfo(report.classes, report.preprocess, extra), []
+    if to != "native" and "temperature" in extra:
+        notes.append(f"the head is divided by the temperature {extra['temperature']:.3g}")
+        state, info = without_temperature(state, info)
+    export = formats[to]().write(model.config, state, info)
+    written, notes = export.save(target), [*notes, *export.notes]
+    if (record := record_of(source)) is not None:
+        if suffix:
+            notes.append(f"a file has no record of the images that were learned ({record})")
+        else:
+            written.append(target / TRAINED_ON)
+            write_bytes(target / TRAINED_ON, record.read_bytes())
+    if not suffix:
+        for name in _IN_MODEL_DIRECTORY:
+            if target / name not in written:
+                (target / name).unlink(missing_ok=True)  # of the model before
+    if extra.get("multilabel") and not export.multilabel:
+        notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
+    if extra.get("regression") and to not in ("native", "huggingface"):
+        notes.append(f"{to} has no word for a regression: its outputs are no classes")
+    return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
+
+
+_IN_MODEL_DIRECTORY = (
+    *IN_DIRECTORY,
+    "model.safetensors.index.json",
+    "config.json",
+    "preprocessor_config.json",
+    TRAINED_ON,
+)
+
+
+def _check_free(target: Path, overwrite: bool) -> None:
+    """UserError for a destination that holds something."""
+    if (target / "config.yaml").exists() or (target / "model" / "config.json").exists():
+        raise UserError(f"{target} is a run, which a model would hide in; name another directory")
+    taken = target.is_file() or any((target / name).exists() for name in _IN_MODEL_DIRECTORY)
+    if taken and not overwrite:
+        raise UserError(
+            f"{target} holds a model; add --overwrite to replace it, or name another destination"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The outputs of two files for the same random images, over the temperatures of the files."""
+
+    image_size: tuple[int, int]
+    largest_difference: float
+    """Largest absolute difference of the logits, or of the features of backbones."""
+    largest_output: float
+    """Largest absolute output of the first file."""
+
+    @property
+    def relative(self) -> float:
+        """Largest difference over largest output."""
+        return self.largest_difference / max(self.largest_output, 1e-30)
+
+
+def compare(
+    first: str | Path, second: str | Path, *, raw: bool = False, **options: Any
+) -> Comparison:
+    """Runs two files on two random images in double precision, at the first one's image size.
+
+    `raw`: the logits are not divided by the temperatures.
+    """
+    options = {"published_size": False, "head": "score", **options}
+    one, of_first = load_pretrained(first, **options)
+    size = one.config.size
+    other, of_second = load_pretrained(second, **{**options, "image_size": size})
+    shape = (2, one.config.in_channels, *size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        a, b = (model.double().eval()(images) for model in (one, other))
+    if not raw:
+        a, b = a / (of_first.temperature or 1.0), b / (of_second.temperature or 1.0)
+    if a.shape != b.shape:
+        raise UserError(f"{first} has {a.shape[1]} outputs, {second} {b.shape[1]}")
+    return Comparison(
+        image_size=size,
+        largest_difference=(a - b).abs().max().item(),
+        largest_output=a.abs().max().item(),
+    )

@@ -1,0 +1,79 @@
+"""Writing in the formats of others: a directory, the refusal of other models, and notes."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vit.confidence import carried_over
+from vit.errors import UserError
+from vit.models.config import ResNetConfig
+from vit.models.zoo import ModelConfig
+from vit.weights.adapt import HEAD
+from vit.weights.formats import NativeInfo
+from vit.weights.sealed import write_safetensors
+from vit.writing import atomic, write_json
+
+
+def without_temperature(
+    state: Mapping[str, Tensor], info: NativeInfo
+) -> tuple[dict[str, Tensor], NativeInfo]:
+    """The same probabilities and labels from a head that is divided by the temperature."""
+    temperature, extra = info.extra["temperature"], {**info.extra}
+    del extra["temperature"]
+    if "thresholds" in extra:
+        extra["thresholds"] = carried_over(extra["thresholds"], temperature)
+    heads = {name: t / temperature for name, t in state.items() if name.startswith(HEAD)}
+    return {**state, **heads}, replace(info, extra=extra)
+
+
+def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, Any]]) -> Any:
+    """`save` of a directory with model.safetensors and JSON files by name."""
+
+    def save(target: Path) -> list[Path]:
+        with atomic(target / "model.safetensors") as temporary:
+            write_safetensors(temporary, tensors, {"format": "pt"})
+        for name, values in files.items():
+            write_json(target / name, values)
+        return [target / name for name in ("model.safetensors", *files)]
+
+    return save
+
+
+# Fields that every format has, or that change no logit outside training.
+_EVERYWHERE = frozenset(
+    "image_size patch_size in_channels num_classes width depth mlp_dim num_heads layer_norm_eps "
+    "pos_resize dropout drop_path drop_path_uniform ws_mode depths width_factor".split()
+)
+ANY = object()
+"""In place of a list of values: every one."""
+
+
+def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed: Any) -> None:
+    """UserError for a feature that a project's model does not have.
+
+    `project` begins the sentence, such as "Google's ViT"; `remedy` ends it. `expressed`: field ->
+    the values that the project's model can have, or ANY; other fields must have their default.
+    """
+    default = type(config)()
+    missing = []
+    for name in (entry.name for entry in fields(config)):
+        value = config.size if name == "image_size" else getattr(config, name)
+        values = expressed.get(name, ANY if name in _EVERYWHERE else (getattr(default, name),))
+        if values is not ANY and value not in values:
+            missing.append(f"{name}={value!r}")
+    if missing:
+        raise UserError(f"{project} has no {', '.join(missing)}; {remedy}")
+
+
+def arithmetic_notes(project: str, config: ModelConfig, **fields: Any) -> list[str]:
+    """Where a project, whose models hold these values, computes something else than the model."""
+    has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
+    notes = []
+    for name, theirs in fields.items():
+        ours = getattr(config, name, theirs)
+        if ours != theirs and (name != "ws_mode" or has_convolutions):
+            notes.append(f"{project} computes with {name}={theirs!r}, this model with {ours!r}")
+    return notes

@@ -1,0 +1,100 @@
+"""Facts of a file that its tensors show: layers, heads, patches and positions; and what a position
+table or absent biases become."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from vit.models.config import ViTConfig
+from vit.weights.formats import LazyTensors, MissingFact
+from vit.weights.weight_file import WeightFile
+
+
+def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:
+    """Adds biases of zero to attention that is computed without any, which changes no logit."""
+    names = [f"blocks.{i}.attn.qkv.bias" for i in range(config.depth)]
+    if tensors.keys().isdisjoint(names):
+        tensors |= dict.fromkeys(names, lambda: torch.zeros(3 * config.width))
+
+
+def positions_into_token(tensors: LazyTensors, name: str, start: int, count: int) -> None:
+    """Moves the entries `start` to `start + count` of the position table into their token."""
+    token, table, end = tensors[name], tensors["pos_embed"], start + count
+    tensors[name] = lambda: token() + table()[:, start:end]
+    tensors["pos_embed"] = lambda: torch.cat([table()[:, :start], table()[:, end:]], dim=1)
+
+
+def count_layers(keys: Iterable[str], prefix: str) -> int:
+    """Number of layers whose keys are `prefix` + number + '.' + ...; they start at 0."""
+    digits = (key[len(prefix) :].split(".")[0] for key in keys if key.startswith(prefix))
+    return max((int(number) + 1 for number in digits if number.isdigit()), default=0)
+
+
+def patch_size_of(side: int, stem_depths: tuple[int, ...] | None) -> int:
+    """Pixels from one token to the next, where `side` positions of the stem's map make a patch."""
+    return side * ViTConfig(stem_depths=stem_depths, patch_size=32).stem_stride
+
+
+def grid_of(
+    entries: int, slot_choices: Iterable[int], size: tuple[int, int] | None, patch_size: int
+) -> tuple[tuple[int, int], int]:
+    """Grid (rows, columns) and number of prefix slots of a position table with so many entries.
+
+    A known image size decides; else the first choice of slots that leaves a square.
+    """
+    choices = list(slot_choices)
+    grid = (size[0] // patch_size, size[1] // patch_size) if size else (0, 0)
+    slots = entries - math.prod(grid)
+    if size and slots in choices:
+        return grid, slots
+    for slots in choices:
+        side = math.isqrt(max(entries - slots, 0))
+        if side > 0 and side * side == entries - slots:
+            return (side, side), slots
+    raise MissingFact(
+        f"the position table has {entries} entries, which is no square grid; give "
+        "image_size=(height, width), the size that the file was made for"
+    )
+
+
+# Width and heads of the size that has this name in timm; every published model of a width has so
+# many heads, but at 1536.
+SIZES = {
+    "tiny": (192, 3),
+    "wee": (256, 4),
+    "little": (320, 5),
+    "small": (384, 6),
+    "medium": (512, 8),
+    "mediumd": (512, 8),
+    "betwixt": (640, 10),
+    "base": (768, 12),
+    "so150m": (896, 14),
+    "so150m2": (832, 13),
+    "large": (1024, 16),
+    "so400m": (1152, 16),
+    "huge": (1280, 16),
+    "giant": (1408, 16),
+    "giantopt": (1536, 16),
+    "gigantic": (1664, 16),
+}
+
+
+def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bool = False) -> int:
+    """Heads of the published models of this width, for files that do not record them. Adds a note.
+
+    At width 1536 they differ: DINOv2's ViT-g, which has LayerScale (`scaled`), has 24.
+    """
+    number = dict(SIZES.values()).get(width)
+    if width == 1536:
+        number = 24 if scaled else None
+    if number is None:
+        raise MissingFact(
+            f"{file.path} does not say how many attention heads its width of {width} is divided "
+            "into; give num_heads=..."
+        )
+    notes.append(
+        f"the file does not record the number of heads: {number} is taken, as in the published "
+        f"models of width {width}"
+    )
+    return number

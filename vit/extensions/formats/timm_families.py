@@ -1,0 +1,325 @@
+"""Facts about timm's models that no tensor shows: heads, GELU, pooling, rotary positions.
+
+timm describes a file by an architecture and the arguments that were changed (`architecture` and
+`model_args` of config.json). Architectures that give the same logits here are listed below; every
+other one is refused. A test compares the list with timm's own entries.
+Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,resnetv2,eva}.py.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from vit.errors import UserError
+from vit.extensions.formats.facts import SIZES
+from vit.extensions.formats.refusals import refused
+from vit.models.config import Activation, Rotary, ViTConfig
+from vit.weights.formats import MissingFact
+from vit.weights.weight_file import WeightFile
+
+# Architectures whose width or heads are not those of the size in their name.
+_EXCEPTIONS = {
+    "test_vit": (64, 2),
+    "test_vit2": (64, 2),
+    "vit_base_patch16_gap": (768, 16),
+    "vit_base_patch16_plus": (896, 14),
+    "vit_base_patch32_plus": (896, 14),
+    "vit_giant_patch14_dinov2": (1536, 24),
+    "vit_giant_patch14_reg4_dinov2": (1536, 24),
+    "vit_giant_patch14_reg1_tipsv2": (1536, 24),
+    "vit_giant_patch16_lingbot": (1536, 24),
+    "vit_huge_plus_patch16_dinov3": (1280, 20),
+    "vit_huge_plus_patch16_dinov3_qkvb": (1280, 20),
+    "vit_7b_patch16_dinov3": (4096, 32),
+}
+_WITHOUT_QKV_BIASES = re.compile(
+    r"miil|so150m2|(medium|betwixt)_patch16_gap|dinov3$|giant_patch16_lingbot"
+)
+_TANH = (
+    "base_patch32_siglip",
+    "large_patch16_siglip(_gap)?_512",
+    "so400m_patch16_siglip",
+    "giantopt_patch16_siglip",
+)
+# Pattern of an architecture without its image size -> its pooling. "S" is a name of SIZES.
+_EQUAL = (
+    (r"deit_S(_distilled)?_patch\d+", "token"),
+    (r"deit3_S_patch\d+", "token"),
+    (r"vit_S_patch\d+(_plus)?", "token"),
+    (r"vit_small_patch16_36x1", "token"),
+    (r"flexivit_S", "token"),
+    (r"eva_large_patch14", "avg"),
+    (r"vit_S_patch14(_reg4)?_dinov2", "token"),
+    (r"vit_S_patch14_reg1_tipsv2", "token"),
+    (r"vit_(base|giant|huge|medium|betwixt)_patch\d+_gap", "avg"),
+    (r"vit_S_patch16_reg[14]_gap", "avg"),
+    (r"vit_base_patch16_224_miil", "token"),
+    (r"vit_so150m_patch16_reg4_map", "map"),
+    (r"vit_S_patch\d+_siglip", "map"),
+    (r"vit_S_patch\d+_siglip_gap", "avg"),
+    (r"vit_S_(r26|r50)_s\d+", "token"),
+    (r"vit_tiny_r_s16_p8", "token"),
+    (r"vit_(S(_plus)?|7b)_patch16_dinov3(_qkvb)?", "avg"),
+    (r"vit_S_patch16_lingbot", "token"),
+    (r"test_vit", "token"),
+    (r"test_vit2", "avg"),
+)
+_BIT = re.compile(r"resnetv2_\d+x\d_bit")
+# Names that older versions of timm wrote.
+_RENAMED = (
+    (re.compile(r"^vit_deit_"), "deit_"),
+    (re.compile(r"_bitm$|_bit_(distilled|teacher)(_384)?$"), "_bit"),
+    (re.compile(r"^vit_base_resnet50(?=_(224|384)$)"), "vit_base_r50_s16"),
+)
+_OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
+# Arguments that change no logit, whose change the tensors show, or that are read below.
+_KNOWN = frozenset(
+    "num_heads global_pool act_layer img_size patch_size in_chans num_classes embed_dim depth "
+    "mlp_ratio qkv_bias qk_norm scale_attn_norm scale_mlp_norm proj_bias init_values class_token "
+    "pos_embed no_embed_class reg_tokens pre_norm final_norm fc_norm dynamic_img_size "
+    "strict_img_size weight_init fix_init drop_rate pos_drop_rate patch_drop_rate proj_drop_rate "
+    "attn_drop_rate drop_path_rate layers width_factor zero_init_last scriptable exportable "
+    "no_jit".split()
+)
+# Further ones of models with rotary positions, and the form of the positions, in timm's words.
+_KNOWN_OF_DINOV3 = frozenset(
+    "attn_type use_abs_pos_emb num_reg_tokens qkv_fused swiglu_mlp swiglu_align_to use_fc_norm "
+    "use_post_transformer_norm rope_temperature rope_shift_coords rope_jitter_coords "
+    "rope_rescale_coords".split()
+)
+ROTARY_FORM = {
+    "use_rot_pos_emb": True,
+    "rope_type": "dinov3",
+    "rope_rotate_half": True,
+    "rope_grid_indexing": "ij",
+    "rope_grid_offset": 0.0,
+}
+_GELU: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+_GATES = ("silu", "swish")
+
+# Width and patch size of models without a class token that have the tanh form of GELU -> sides of
+# the grids at which only models with the exact form are published.
+_SIGLIP_2 = {(768, 32): (), (1024, 16): (16, 24), (1152, 16): (), (1536, 16): ()}
+# Sides of the grids at which ViT-B/16 without a class token is only published with 12 heads.
+_TWELVE_HEADS = (16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Facts that the name of an architecture states."""
+
+    architecture: str
+    width: int
+    num_heads: int
+    activation: Activation
+    pool: str
+    """timm's word: "token", "avg" or "map"."""
+
+
+def architecture_of(file: WeightFile) -> str | None:
+    """timm's name of the architecture, without tag and in today's spelling; None without one."""
+    name = file.config.get("architecture") or described(file).get("architecture")
+    if name is None:
+        return None
+    name = _OLD_TAGS.sub("", name.split(".")[0])
+    for pattern, new in _RENAMED:
+        name = pattern.sub(new, name)
+    return name
+
+
+def described(file: WeightFile) -> dict[str, Any]:
+    """`pretrained_cfg` of config.json."""
+    return file.config.get("pretrained_cfg") or {}
+
+
+def arguments_of(file: WeightFile) -> dict[str, Any]:
+    """`model_args` of config.json."""
+    return file.config.get("model_args") or {}
+
+
+def family_of(file: WeightFile) -> Family | None:
+    """The family that the description names; None without one. UserError for an unknown one."""
+    architecture = architecture_of(file)
+    entry = None if architecture is None else family(architecture)
+    if architecture is not None and entry is None:
+        raise refused("timm", architecture)
+    return entry
+
+
+def family(architecture: str) -> Family | None:
+    """The family of an architecture that gives the same logits here; None for any other one."""
+    stem = re.sub(r"_\d+$", "", architecture)
+    sizes = "|".join(SIZES)
+    for pattern, pool in _EQUAL:
+        if re.fullmatch(re.sub(r"(?<=[_(])S", f"({sizes})", pattern), stem) is None:
+            continue
+        size = next((part for part in stem.split("_") if part in SIZES), "")
+        width, heads = _EXCEPTIONS.get(stem) or SIZES[size]
+        tanh = any(re.search(part, architecture) for part in _TANH)
+        return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
+    return None
+
+
+def is_bit(architecture: str) -> bool:
+    """True for a BiT of timm's."""
+    return _BIT.fullmatch(architecture) is not None
+
+
+def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
+    """Rotary positions by the user's word or DINOv3's arguments; None without."""
+    if "rotary" in file.hints:
+        given = file.hints["rotary"]
+        return None if given is None else Rotary.of(given)
+    if entry is None or not re.search("dinov3|lingbot", entry.architecture):
+        return None
+    values = arguments_of(file)
+    return Rotary(
+        period=values.get("rope_temperature", 100.0),
+        key_bias=values.get("attn_type") == "rope",
+        shift=values.get("rope_shift_coords"),
+        jitter=values.get("rope_jitter_coords"),
+        rescale=values.get("rope_rescale_coords"),
+    )
+
+
+def epsilon(file: WeightFile, rotary: Rotary | None) -> float:
+    """Of the norms: timm's 1e-6, or DINOv3's 1e-5."""
+    return file.hints.get("layer_norm_eps", 1e-6 if rotary is None else 1e-5)
+
+
+def check_arguments(
+    file: WeightFile,
+    entry: Family | None,
+    *,
+    has_prefix: bool,
+    patch_size: int,
+    rotary: Rotary | None = None,
+) -> None:
+    """UserError for an argument in `model_args` that may change logits."""
+    arguments = arguments_of(file)
+    harmless = {
+        "norm_layer": str(arguments.get("norm_layer")).replace("_", "").lower() == "layernorm",
+        "pool_include_prefix": not (arguments.get("pool_include_prefix") and has_prefix)
+        or pooling(file, entry) == "token",
+        "dynamic_img_pad": not arguments.get("dynamic_img_pad") or _divides(file, patch_size),
+    }
+    if rotary is not None:
+        harmless |= dict.fromkeys(_KNOWN_OF_DINOV3, True)
+        harmless |= {name: arguments.get(name) == value for name, value in ROTARY_FORM.items()}
+    for name, value in arguments.items():
+        if name not in _KNOWN and value is not None and not harmless.get(name):
+            raise _unsupported(file, name, value)
+
+
+def _divides(file: WeightFile, patch_size: int) -> bool:
+    """True if images of the model's own size fill their patches without padding."""
+    size = arguments_of(file).get("img_size") or described(file).get("input_size", [0, 0])[1:]
+    sides = [size] if isinstance(size, int) else list(size)
+    return bool(sides) and not any(side % patch_size for side in sides)
+
+
+def _unsupported(file: WeightFile, name: str, value: object) -> UserError:
+    return UserError(f"{file.path}: timm's {name}={value!r} (config.json) is not supported here")
+
+
+def activation(file: WeightFile, entry: Family | None, *, gated: bool) -> Activation:
+    """GELU's form by the user's word, else the description's, else timm's habit."""
+    if "activation" in file.hints:
+        return file.hints["activation"]
+    name = arguments_of(file).get("act_layer")
+    if gated:
+        if name is not None and name not in _GATES:
+            raise _unsupported(file, "act_layer", name)
+        return "swiglu"
+    if name is None:
+        return entry.activation if entry else "gelu"
+    if name not in _GELU:
+        raise _unsupported(file, "act_layer", name)
+    return _GELU[name]
+
+
+def heads(file: WeightFile, entry: Family | None, width: int) -> int | None:
+    """Attention heads by the user's word or the description; None where both are silent.
+
+    An architecture's number holds at its own width, and where `embed_dim` was changed alone.
+    """
+    arguments = arguments_of(file)
+    number = file.hints.get("num_heads") or arguments.get("num_heads")
+    if number is None and entry is not None and (width == entry.width or "embed_dim" in arguments):
+        number = entry.num_heads
+    return number
+
+
+def has_qkv_biases(file: WeightFile, entry: Family | None) -> bool:
+    """True if the queries, keys and values have biases."""
+    has_biases = entry is None or _WITHOUT_QKV_BIASES.search(entry.architecture) is None
+    return arguments_of(file).get("qkv_bias", has_biases) is not False
+
+
+def pooling(file: WeightFile, entry: Family | None) -> str | None:
+    """timm's word for the pooling, None if it is not stated. UserError for one we do not have."""
+    if "pool" in file.hints:
+        return None
+    name = file.config.get("global_pool")
+    if name is None:
+        name = arguments_of(file).get("global_pool", entry.pool if entry else None)
+    if name not in (None, "token", "avg", "map"):
+        raise _unsupported(file, "global_pool", name)
+    return name
+
+
+def check_bit(file: WeightFile) -> None:
+    """UserError for a BiT with another pooling or activation."""
+    arguments = arguments_of(file)
+    for name, usual in (("global_pool", "avg"), ("act_layer", "relu")):
+        value = arguments.get(name) or file.config.get(name) or usual
+        if value != usual:
+            raise _unsupported(file, name, value)
+
+
+def check_silent(file: WeightFile, config: ViTConfig) -> None:
+    """UserError where a file without an architecture's name leaves open a fact that changes logits.
+
+    The user's options supply it. What timm's habit decides (exact GELU at most shapes) is only a
+    note of the report.
+    """
+    hints = file.hints
+    if (
+        config.rotary is None
+        and config.pos_embed == "none"
+        and "pos_embed" not in {**hints, **arguments_of(file)}
+    ):
+        raise MissingFact(
+            f"{file.path} has no table of positions and no description of its model: rotary "
+            "positions leave no tensors, so load one with the config.json that timm saves beside "
+            "it; give pos_embed='none' if it has no positions at all"
+        )
+    # DeiT's own files have their tensors in an entry "model".
+    spelled_gamma = "blocks.0.gamma_1" in file.shapes and file.prefix != "model."
+    if config.rotary is None and spelled_gamma and "pos_embed" not in hints:
+        raise MissingFact(
+            f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions: their "
+            "tensors are the same, so load those with the config.json that timm saves beside them; "
+            "give pos_embed='learned' if it is DeiT-III's"
+        )
+    if config.pool == "map" and config.num_registers and config.layer_scale is not None:
+        raise UserError(
+            f"{file.path} does not say whether its attention pooling sees the registers; load it "
+            "with the config.json that timm saves beside it"
+        )
+    if config.class_token or config.num_registers or config.norm_after_pool:
+        return
+    shape, side = (config.width, config.patch_size), config.grid[0]
+    if shape in _SIGLIP_2 and side not in _SIGLIP_2[shape] and "activation" not in hints:
+        raise MissingFact(
+            f"{file.path} does not say which form of GELU it has: of SigLIP's models of width "
+            f"{config.width} with patches of {config.patch_size}, some have the tanh form; give "
+            "activation='gelu_tanh' or 'gelu'"
+        )
+    if config.pool == "gap" and shape == (768, 16) and side not in _TWELVE_HEADS:
+        if "num_heads" not in {**hints, **arguments_of(file)}:
+            raise MissingFact(
+                f"{file.path} does not say how many attention heads it has: of timm's models of "
+                "width 768 without a class token, SigLIP's have 12 and vit_base_patch16_gap_224 "
+                "has 16; give num_heads=..."
+            )

@@ -1,0 +1,293 @@
+"""timm's ViT, DeiT, DeiT-III, DINOv2, DINOv3, hybrids and BiT; and official DeiT and DINOv2 files.
+
+Our parameters have timm's names, so reading is mostly a question of what the shapes mean.
+Sources: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,resnetv2,deit,eva}.py;
+facebookresearch/deit and facebookresearch/dinov2 for the names their own files use.
+"""
+
+import re
+from typing import Any, Literal
+
+from vit.errors import UserError
+from vit.extensions.formats import timm_families as families
+from vit.extensions.formats.facts import (
+    count_layers,
+    fill_qkv_biases,
+    grid_of,
+    heads_of_width,
+    patch_size_of,
+    positions_into_token,
+)
+from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound
+from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
+from vit.extensions.formats.refusals import check_signs, refused
+from vit.extensions.formats.timm_families import Family
+from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
+from vit.models.fields import as_size
+from vit.weights.formats import Recognised
+from vit.weights.weight_file import WeightFile
+
+_STEM = "patch_embed.backbone."
+_PREACTIVATION = "stages.0.blocks.0.conv1.weight"
+# Their name -> ours, where they differ; the last two with rotary positions alone.
+_NAMES = (
+    (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT-III and DINOv3
+    (r"^register_tokens$", "reg_token"),  # DINOv2
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+)
+_NAMES_OF_PARTS = (
+    (r"\.attn\.[qv]_bias$", ".attn.qkv.bias"),
+    (r"\.mlp\.fc1_[gx]\.", ".mlp.fc1."),
+)
+
+
+def joined(ours: str, *, keyless: bool, split: bool) -> Rule | None:
+    """How DINOv3's tensors become one of ours that timm stores apart, None for any other.
+
+    `keyless`: the keys have no biases; `split`: the gate and the value of the MLP are two layers.
+    """
+    if keyless and ours.endswith(".attn.qkv.bias"):
+        block = ours.removesuffix("qkv.bias")
+        return Rule(ours, (f"{block}q_bias", f"{block}v_bias"), KEYLESS)
+    if split and ".mlp.fc1." in ours:
+        return Rule(ours, tuple(ours.replace("fc1", f"fc1_{part}") for part in "gx"), HALVES)
+    return None
+
+
+def matches(file: WeightFile) -> bool:
+    return "blocks.0.attn.qkv.weight" in file.shapes or (
+        "stem.conv.weight" in file.shapes and _PREACTIVATION in file.shapes
+    )
+
+
+def recognise(file: WeightFile) -> Recognised:
+    """A timm or official Facebook file as one of our models.
+
+    UserError for an unknown architecture, and where neither tensors nor description state a fact
+    that changes the logits.
+    """
+    if _PREACTIVATION in file.shapes:
+        return _recognise_resnet(file)
+    decoder = [key for key in file.shapes if key.startswith(("decoder_", "mask_token"))]
+    if "decoder_embed.weight" not in decoder:  # as facebookresearch/mae has it
+        decoder = []
+    # A head of several layers makes projections for a pre-training (MoCo v3).
+    decoder += [key for key in file.shapes if re.match(r"head\.\d", key)]
+    file = file.renamed(lambda key: None if key in decoder else key)
+    entry = families.family_of(file)
+    check_signs(file.path, file.shapes)
+    rotary = families.rotary_of(file, entry)
+    names = {key: _our_name(key, rotary) for key in file.shapes}
+    shapes = file.renamed(names.get).shapes
+    if {"dist_token", "reg_token"} <= shapes.keys():
+        raise UserError(
+            f"{file.path} has registers beside a distillation token, which timm does not use"
+        )
+    families.check_arguments(
+        file,
+        entry,
+        has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes),
+        patch_size=shapes["patch_embed.proj.weight"][-1],
+        rotary=rotary,
+    )
+    rules = [
+        (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
+        for key, ours in names.items()
+    ]
+    unused = ["mask_token"] if "mask_token" in shapes else []
+    tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
+    notes: list[str] = []
+    config, register_slots = _config(file, shapes, entry, notes, rotary)
+    bare = entry is None and rotary is not None and not rotary.key_bias
+    if bare or not families.has_qkv_biases(file, entry):
+        fill_qkv_biases(tensors, config)
+    if entry is None and "blocks.0.attn.qkv.bias" in tensors:
+        families.check_silent(file, config)
+        if "pos_embed" in shapes and config.class_token and not config.pos_embed_class_slot:
+            rows, columns = config.grid
+            notes.append(
+                f"the table of positions is taken for {rows}x{columns} patches without entries for "
+                "the tokens before them; image_size=(height, width) decides"
+            )
+    if register_slots is not None:
+        positions_into_token(tensors, "reg_token", register_slots, config.num_registers)
+    prepared, assumed = _preprocessing(file, config)
+    return Recognised(
+        format="DINOv2" if unused else "timm",
+        config=config,
+        tensors=tensors,
+        used=used.union(decoder),
+        left_out=dict.fromkeys(
+            [*unused, *{"head" if key.startswith("head") else "decoder" for key in decoder}],
+            "used in pre-training only",
+        ),
+        classes=_classes(file.config, config.num_classes),
+        **prepared,
+        notes=assumed + notes,
+    )
+
+
+def _our_name(key: str, rotary: Rotary | None) -> str:
+    for pattern, name in (*_NAMES, *(_NAMES_OF_PARTS if rotary else ())):
+        key = re.sub(pattern, name, key)
+    return key
+
+
+def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any], list[str]]:
+    """`preparation` of the images, and what had to be assumed."""
+    description = families.described(file)
+    if description:
+        return preparation(from_timm, description), []
+    notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
+    if config.layer_scale is None and not config.distillation_token:
+        return {}, [*notes, "the file does not say how images were normalised"]
+    fraction = 0.875 if config.layer_scale is None else 1.0
+    assumed = "images are taken to be normalised as ImageNet's, as DeiT and DINOv2 do"
+    preprocess = of_imagenet(config.size, interpolation="bicubic", crop_fraction=fraction)
+    return {"preprocess": preprocess}, [*notes, assumed]
+
+
+def _config(
+    file: WeightFile,
+    shapes: dict[str, tuple[int, ...]],
+    entry: Family | None,
+    notes: list[str],
+    rotary: Rotary | None,
+) -> tuple[ViTConfig, int | None]:
+    """The architecture, and the first entry of the registers in the position table, if any."""
+    width, _, side, other_side = shapes["patch_embed.proj.weight"]
+    if side != other_side:
+        raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
+    stem_depths = None
+    if any(key.startswith(_STEM) for key in shapes):
+        stem_depths = _depths(shapes, f"{_STEM}stages.")
+    patch_size = patch_size_of(side, stem_depths)
+    first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
+    if f"{first}.weight" not in shapes:
+        raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
+    hidden = shapes["blocks.0.mlp.fc2.weight"][1]
+    split = "blocks.0.mlp.fc1_g.weight" in file.shapes
+    gated = split or shapes["blocks.0.mlp.fc1.weight"][0] == 2 * hidden
+    layer_scale = 1e-5 if "blocks.0.ls1.gamma" in shapes else None
+    num_heads = families.heads(file, entry, width)
+    if num_heads is None:
+        num_heads = heads_of_width(file, width, notes, scaled=layer_scale is not None)
+    registers = shapes.get("reg_token", (1, 0))[1]
+    learned = sum(name in shapes for name in ("cls_token", "dist_token"))
+    grid, slots, resize = _positions(file, shapes, learned, registers, patch_size)
+    head = shapes.get("head.weight")
+    pre_logits = shapes.get("pre_logits.fc.weight")
+    config = ViTConfig(
+        image_size=(grid[0] * patch_size, grid[1] * patch_size),
+        patch_size=patch_size,
+        in_channels=shapes[f"{first}.weight"][1],
+        num_classes=head[0] if head else 0,
+        width=width,
+        depth=count_layers(shapes, "blocks."),
+        mlp_dim=hidden,
+        num_heads=num_heads,
+        pool=_pool(families.pooling(file, entry), shapes, width),
+        norm_after_pool="fc_norm.weight" in shapes,
+        class_token="cls_token" in shapes,
+        distillation_token="dist_token" in shapes,
+        num_registers=registers,
+        pos_embed="learned" if "pos_embed" in shapes else "none",
+        pos_embed_class_slot=bool(slots),
+        pos_resize=resize,
+        representation_size=pre_logits[0] if pre_logits else None,
+        layer_scale=layer_scale,
+        activation=families.activation(file, entry, gated=gated),
+        layer_norm_eps=families.epsilon(file, rotary),
+        rotary=rotary,
+        stem_depths=stem_depths,
+        ws_mode="timm",
+    )
+    return config, learned if slots > learned else None
+
+
+def _positions(
+    file: WeightFile,
+    shapes: dict[str, tuple[int, ...]],
+    learned: int,
+    registers: int,
+    patch_size: int,
+) -> tuple[tuple[int, int], int, PosResize]:
+    """Grid, prefix slots, and the rule for other grids."""
+    resize: PosResize = "bicubic_antialias"
+    if "mask_token" in shapes and not registers:
+        resize = "bicubic_offset"  # dinov2's hub models without registers
+    input_size = families.described(file).get("input_size")
+    size = tuple(input_size[1:]) if input_size else file.hints.get("image_size")
+    img_size = families.arguments_of(file).get("img_size")
+    if img_size is not None:
+        size = as_size(img_size)
+    if "pos_embed" not in shapes:
+        size = size or (14 * patch_size, 14 * patch_size)
+        return (size[0] // patch_size, size[1] // patch_size), learned, resize
+    choices = [0, learned, learned + registers]
+    if "mask_token" in shapes:
+        choices = [learned]  # DINOv2's own tables always have one for the class token alone
+    grid, slots = grid_of(shapes["pos_embed"][1], choices, size, patch_size)
+    return grid, slots, resize
+
+
+def _pool(
+    word: str | None, shapes: dict[str, tuple[int, ...]], width: int
+) -> Literal["cls", "gap", "map", "cls_gap"]:
+    """`word`: timm's, if the description has one."""
+    if "attn_pool.latent" in shapes:
+        return "map"
+    if shapes.get("head.weight", (0, 0))[1] == 2 * width:
+        return "cls_gap"
+    # fc_norm is timm's sign of average pooling, unless the description says otherwise.
+    averaged = "fc_norm.weight" in shapes or "cls_token" not in shapes
+    if word in ("avg", "token"):
+        averaged = word == "avg"
+    return "gap" if averaged else "cls"
+
+
+def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
+    stages = range(count_layers(shapes, prefix))
+    return tuple(count_layers(shapes, f"{prefix}{s}.blocks.") for s in stages)
+
+
+def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
+    names = config.get("label_names") or (config.get("pretrained_cfg") or {}).get("label_names")
+    if not names or len(names) != num_classes:
+        return None
+    words = config.get("label_descriptions") or {}
+    return [str(words.get(name, name)) for name in names]
+
+
+def _recognise_resnet(file: WeightFile) -> Recognised:
+    architecture = families.architecture_of(file)
+    if architecture is not None and not families.is_bit(architecture):
+        raise refused("timm", architecture)
+    check_signs(file.path, file.shapes)
+    families.check_arguments(file, None, has_prefix=False, patch_size=1)
+    families.check_bit(file)
+    tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
+    description = families.described(file)
+    root, in_channels, _, _ = file.shapes["stem.conv.weight"]
+    config = ResNetConfig(
+        image_size=tuple(description.get("input_size", [3, 224, 224])[1:]),
+        in_channels=in_channels,
+        num_classes=file.shapes.get("head.fc.weight", (0,))[0],
+        depths=_depths(file.shapes, "stages."),
+        width_factor=root // ROOT_CHANNELS,
+        ws_mode="timm",
+    )
+    prepared = preparation(from_timm, description)
+    if prepared == {"preprocess": None}:  # nothing is said of it
+        prepared["preprocess"] = squashed(config.size)
+    assumed = "the file has no description: BiT's own pooling, ReLU and strides are assumed"
+    return Recognised(
+        format="timm",
+        config=config,
+        tensors=tensors,
+        used=used,
+        classes=_classes(file.config, config.num_classes),
+        notes=[] if file.config else [assumed],
+        **prepared,
+    )

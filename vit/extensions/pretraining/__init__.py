@@ -1,0 +1,1 @@
+"""Training without labels: masked patches, MAE and AIM. Page: docs/pretraining.md."""

@@ -1,0 +1,267 @@
+"""PatchPrediction: what the objectives without labels share, which predict patches from others.
+
+Shapes: b batch, h w pixels, n patches, m predicted patches an image, o answers a patch.
+"""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.extensions.pretraining.masking import (
+    Corruption,
+    from_patches,
+    patch_pixels,
+    rows,
+    to_bytes,
+)
+from vit.extensions.pretraining.patch_metrics import PatchMetrics
+from vit.models.vision_transformer import VisionTransformer
+from vit.preprocessing import Preprocess
+from vit.seeds import step_seed
+from vit.shapes import Float, Int
+from vit.training.counted_data import counting_data
+from vit.training.draws import batch_draws
+from vit.training.network_training import NetworkTraining, build_network, default_optimizer
+from vit.training.schedules import Schedule
+
+Pair = tuple[Tensor, Tensor]
+
+EXAMPLES = 8
+"""Images that the report shows."""
+
+
+class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
+    """Trains an encoder to predict patches of an image from others; a subclass has the objective.
+
+    Args:
+        name: Model name as `vit models` lists it, a ViT or, where patches may overlap, a hybrid.
+            Default: what `pretrained` holds, or vit_ti16.
+        architecture: Fields of the model's configuration to change, such as
+            {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
+        pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
+        weights: Of a file with both, the raw weights or their average (the default).
+        image_size: Pixels, one side or (height, width). This and the next two follow from the data
+            on the command line. Default: that of the weights or the model.
+        channels: Only RGB images, None, can be predicted.
+        preprocess: Evaluation preprocessing, whose mean and std lead back to the pixels; without it
+            images are taken to be in [0, 1].
+        optimizer: Any torch optimizer; it gets parameter groups in which only kernels decay.
+        schedule: Warm-up and decay of the learning rate.
+        compile: Compiles the encoder's layers, and a decoder's, with torch.compile, in place.
+    """
+
+    labelled = False
+    monitor = "val/loss"
+    kinds = "a ViT or a hybrid, not a ResNet"
+    """The networks that the objective is defined for."""
+    overlapping = True
+    """Patches may overlap, as those of a hybrid do."""
+    numbers: int
+    """Uniform random numbers for each patch."""
+
+    @property
+    def caption(self) -> str:
+        """What `pictures` shows from left to right."""
+        return (
+            "the image; the input of the encoder, masked patches in gray; the colours that it "
+            "predicted for the corrupted patches; the true ones."
+        )
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        architecture: dict[str, Any] | None = None,
+        pretrained: str | None = None,
+        weights: Literal["raw", "average"] | None = None,
+        image_size: int | tuple[int, int] | None = None,
+        channels: int | None = None,
+        preprocess: Preprocess | None = None,
+        optimizer: OptimizerCallable = default_optimizer,
+        schedule: Schedule | None = None,
+        compile: bool = False,
+    ) -> None:
+        if channels is not None:
+            raise UserError("patches are predicted for RGB images; leave out data.channels")
+        super().__init__(
+            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+        )
+        network, self.load_report = build_network(
+            name,
+            pretrained,
+            architecture,
+            weights=weights,
+            image_size=image_size,
+            channels=channels,
+            num_classes=0,
+        )
+        if not isinstance(network, VisionTransformer) or not (
+            self.overlapping or network.config.stem_depths is None
+        ):
+            raise UserError(f"this task predicts patches: name {self.kinds}")
+        self.model = network
+        if network.layer_strides[-1] > network.patch_size:
+            raise UserError(
+                "this task predicts every patch, and the last layer has means of them: leave out "
+                "model.architecture.variant.stack"
+            )
+        if network.config.grid == (1, 1):
+            raise UserError(
+                f"the image is a single patch of {network.patch_size} pixels: nothing is left to "
+                "predict it from; choose a smaller model.architecture.patch_size"
+            )
+        # The layers between the tokens and a head of classes take no part.
+        for part in (network.attn_pool, network.pre_logits):
+            if part is not None:
+                part.requires_grad_(False)
+        self.mean = preprocess.mean if preprocess else (0.0,) * 3
+        self.std = preprocess.std if preprocess else (1.0,) * 3
+
+    of_training = frozenset(inspect.signature(__init__).parameters)
+
+    def _predicts(self, num_answers: int, num_classes: int) -> None:
+        """Completes the constructor of a subclass; the arguments are those of PatchMetrics."""
+        self.val_metrics, self.test_metrics = (
+            PatchMetrics(num_answers, num_classes) for _ in range(2)
+        )
+        self.train()  # Lightning trains in the modes that it finds
+
+    @classmethod
+    def for_scoring(
+        cls,
+        weights: str,
+        of_data: dict[str, Any],
+        recorded: dict[str, Any],
+        read_state: Callable[[], dict[str, Tensor]],
+    ) -> Self:
+        own = {name: value for name, value in recorded.items() if name not in cls.of_training}
+        module = cls(pretrained=weights, **of_data, **own)
+        module.load_state_dict(read_state())  # model/ has the encoder alone
+        return module
+
+    def _computing(self) -> nn.Module:
+        return self
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.model.named_parameters()
+        yield from (pair for pair in self.named_parameters() if not pair[0].startswith("model."))
+
+    @abstractmethod
+    def drawn(self, uniforms: Float[Tensor, "b numbers n"]) -> Corruption:
+        """What the images are corrupted by, from numbers in [0, 1)."""
+
+    @abstractmethod
+    def forward(
+        self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
+    ) -> Float[Tensor, "b m o"]:
+        """Predictions at the corrupted patches."""
+
+    @abstractmethod
+    def targets(self, images: Float[Tensor, "b 3 h w"]) -> Tensor:
+        """Targets of all patches, `b n o`."""
+
+    def loss(self, predicted: Float[Tensor, "b m o"], targets: Tensor) -> Float[Tensor, ""]:
+        """Mean over the corrupted patches."""
+        return F.mse_loss(predicted, targets)
+
+    def answers(self, predicted: Float[Tensor, "b m o"]) -> Tensor:
+        """The predictions in the form of the targets."""
+        return predicted
+
+    def shown(self, targets: Tensor, images: Float[Tensor, "b 3 h w"]) -> Int[Tensor, "b 3 h w"]:
+        """Pixels from 0 to 255 of what the targets of these images' patches look like."""
+        size = (images.shape[-2], images.shape[-1])
+        return to_bytes(from_patches(targets, size), self.mean, self.std)
+
+    def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
+        """Drawn for the step, or, for an evaluation, from the data's seed and `indices`."""
+        p = self.model.patch_size
+        shape = (self.numbers, (images.shape[-2] // p) * (images.shape[-1] // p))
+        if indices is None:
+            seeds = (self.draws or batch_draws(len(images))).image_seeds()
+        else:
+            data = counting_data(self.trainer)
+            seed = 0 if data is None else data.seed
+            seeds = [step_seed(seed, index, -1) for index in indices.tolist()]
+        generator = torch.Generator()
+        drawn = [torch.rand(shape, generator=generator.manual_seed(seed)) for seed in seeds]
+        uniforms = torch.stack(drawn) if drawn else torch.empty(0, *shape)
+        return self.drawn(uniforms).to(images.device)
+
+    @torch.inference_mode()
+    def pictures(
+        self, images: Float[Tensor, "b 3 h w"], indices: Tensor
+    ) -> dict[str, Int[Tensor, "b _ h w"]]:
+        """Whole numbers from 0 to 255: `images`, `seen`, `predicted` and `true` colours.
+
+        `seen` is gray in masked patches; `corrupted` is 1 in corrupted patches, else 0. The
+        arguments are normalised images and their places in the set.
+        """
+        patch_size, size = self.model.patch_size, (images.shape[-2], images.shape[-1])
+        corruption, targets = self.corruption(images, indices), self.targets(images)
+        pixels = to_bytes(images, self.mean, self.std)
+        parts = patch_pixels(pixels, patch_size)
+        gray = torch.full_like(parts[0, 0], 128)
+        answers = self.answers(self(images, corruption))
+        at = corruption.chosen[..., None]
+        filled = targets.scatter(1, at.expand_as(answers), answers.to(targets.dtype))
+        marks = torch.zeros_like(parts[:, :, :1]).scatter(1, at, 1)
+        return {
+            "images": pixels,
+            "seen": from_patches(corruption(parts, gray), size),
+            "predicted": self.shown(filled, images),
+            "true": self.shown(targets, images),
+            "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
+        }
+
+    def examples(self, data: Any, split: str) -> dict[str, Any] | None:
+        """`pictures` of some images of a split, spread over it; None if none can be read.
+
+        uint8 `n h w 3`; `corrupted` is bool `n h w`; and the caption.
+        """
+        number, opened = len(data.image_set(split)), {}
+        for index in np.linspace(0, number - 1, min(EXAMPLES, number)).round().astype(int).tolist():
+            with suppress(UserError):  # with on_error=skip the run left it out, too
+                opened[index] = data.preprocess(data.open_image(split, index))
+        if not opened:
+            return None
+        images = data.preprocess.normalize(torch.stack(list(opened.values()))).to(self.device)
+        pictures = self.eval().pictures(images, torch.tensor(list(opened)))
+        arrays = {
+            name: values.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()
+            for name, values in pictures.items()
+        }
+        corrupted = arrays["corrupted"][..., 0] > 0
+        return {**arrays, "corrupted": corrupted, "caption": self.caption}
+
+    def headline(self, split: str, metrics: dict[str, float]) -> str:
+        from vit.extensions.reports.pretraining import (
+            pretraining_headline,  # heavy: imports matplotlib
+        )
+
+        _, loss, note = pretraining_headline(split, metrics)
+        return f"{split} loss  {loss}\n{note}".rstrip()
+
+    def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
+        """Predictions `b m _` and targets `b m o` of which the loss is taken."""
+        return self(images, corruption), rows(self.targets(images), corruption.chosen)
+
+    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+        images = batch[0]
+        return self.loss(*self.scored(images, self.corruption(images)))
+
+    def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
+        images, _, indices = batch
+        # Also of no image: shards are gathered by all.
+        predicted, targets = self.scored(images, self.corruption(images, indices))
+        if len(images):
+            metrics.update(predicted, targets, self.loss(predicted, targets), len(images))

@@ -1,0 +1,1 @@
+"""The report of a run, and its figures. Page: docs/runs.md."""

@@ -1,0 +1,284 @@
+"""The figures of a report: confusion, one bar per class, reliability, wrong images.
+
+Every function takes the theme, because a page has a light and a dark one. Shapes: k classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from PIL import Image, ImageOps
+
+from vit.errors import columns, shorten
+from vit.extensions.reports.drawing import (
+    LIGHT,
+    PIXEL_ART,
+    Theme,
+    label_axes,
+    new_figure,
+    style_axes,
+)
+from vit.extensions.reports.intervals import wilson_interval
+from vit.extensions.reports.lettering import drawable, legible, text_style
+from vit.extensions.reports.scores import most_confused
+
+if TYPE_CHECKING:
+    from vit.extensions.reports.reliability import Reliability  # imports torch
+
+MAX_CLASSES = 60
+"""Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""
+SHOWN_CLASSES = 30
+WITH_NUMBERS = 20
+"""Up to this number of classes, cells are large enough for their numbers."""
+NAME_COLUMNS = 24
+
+
+def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
+    """Confusion matrix: rows of `matrix` (k k, counts) as fractions of the true class.
+
+    With more than MAX_CLASSES it shows the SHOWN_CLASSES with the largest errors; rows are still
+    fractions of all images of the class.
+    """
+    shown = most_confused_classes(matrix)
+    count = matrix.sum(1, keepdims=True)
+    share = np.divide(matrix, count, out=np.full(matrix.shape, np.nan), where=count > 0)
+    share = share[np.ix_(shown, shown)]
+    names = [legible_name(classes[i], i) for i in shown]
+    num, widest = len(shown), max(map(columns, names))
+    cell = float(np.clip(4.2 / num, 0.16, 0.8))
+    letters = float(np.clip(cell * 72 * 0.62, 6.5, 9.0))
+    flat = widest * letters * 0.62 < cell * 72
+    margin = widest * letters * 0.62 / 72 + 0.6
+    figure = new_figure(
+        num * cell + margin + (0 if num <= WITH_NUMBERS else 0.7),
+        num * cell + (0.75 if flat else margin) + 0.4,
+        theme,
+    )
+    axes = figure.add_subplot()
+    ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp).with_extremes(bad=theme.grid)
+    # The square root makes cells of a few per cent visible beside a diagonal near 100 %.
+    shares = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+    style_axes(axes, theme, grid=False)
+    axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(num + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color=theme.grid, linewidth=0.5)
+    axes.tick_params(which="both", length=0)
+    _name_ticks(axes, "x", names, letters, theme, rotation=0 if flat else 90)
+    _name_ticks(axes, "y", names, letters, theme)
+    label_axes(axes, theme, x="predicted (per cent of the true class)", y="true")
+    if num <= WITH_NUMBERS:
+        _write_shares(axes, share, letters, theme)
+    else:
+        bar = figure.colorbar(shares, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
+        bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "5 %", "25 %", "50 %", "100 %"])
+        bar.ax.tick_params(colors=theme.muted, labelsize=letters, length=0)
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    if num < len(classes):
+        title = f"The {num} of {len(classes)} classes with the largest errors"
+        if not most_confused(matrix, limit=1):
+            title = f"No errors; the first {num} of {len(classes)} classes"
+        figure.suptitle(title, color=theme.ink, fontsize=10)
+    return figure
+
+
+def most_confused_classes(matrix: np.ndarray) -> list[int]:
+    """The classes that `confusion` shows, in class order."""
+    num_classes = len(matrix)
+    if num_classes <= MAX_CLASSES:
+        return list(range(num_classes))
+    pairs = most_confused(matrix, limit=num_classes**2)
+    ranked = dict.fromkeys([k for true, other, _ in pairs for k in (true, other)])
+    ranked |= dict.fromkeys(range(num_classes))  # too few errors: filled with the first classes
+    return sorted(list(ranked)[:SHOWN_CLASSES])
+
+
+def _write_shares(axes: Axes, share: np.ndarray, size: float, theme: Theme) -> None:
+    for (row, column), value in np.ndenumerate(share):
+        if not value > 0:
+            continue
+        text = f"{100 * value:.0f}"
+        if text in ("0", "100") and value < 1:
+            text = "<1" if text == "0" else ">99"
+        colour = theme.paper if value > 0.3 else theme.ink
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
+
+
+def class_bars(values: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
+    """Average precision (k,) as a bar per class, lowest on top; NaN is skipped.
+
+    With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
+    """
+    order = [int(i) for i in np.argsort(values, kind="stable") if not np.isnan(values[i])]
+    shown = order if len(order) <= MAX_CLASSES else order[:SHOWN_CLASSES]
+    figure = new_figure(4.8, 0.24 * max(len(shown), 2) + 0.9, theme)
+    axes = figure.add_subplot()
+    style_axes(axes, theme, grid=False)
+    axes.barh(range(len(shown)), values[shown], height=0.62, color=theme.first)
+    names = [legible_name(classes[i], i) for i in shown]
+    _name_ticks(axes, "y", names, 8.5, theme)
+    axes.tick_params(axis="y", length=0)
+    for row, k in enumerate(shown):
+        text = f"{100 * values[k]:.1f}"
+        axes.text(values[k] + 0.01, row, text, va="center", fontsize=8, color=theme.muted)
+    axes.set_xlim(0, 1.1)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    lowest = f" (the {len(shown)} lowest)" if len(shown) < len(order) else ""
+    label_axes(axes, theme, x=f"average precision{lowest}")
+    return figure
+
+
+def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
+    """Accuracy against confidence with 95 % Wilson intervals, above a histogram of confidences."""
+    figure = new_figure(4.6, 4.4, theme)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    bounds = np.array(
+        [wilson_interval(int(h), int(n)) for h, n in zip(groups.hits, groups.count, strict=True)]
+    )
+    for axes in (upper, lower):
+        style_axes(axes, theme)
+    upper.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=(0, (4, 3)))
+    upper.vlines(groups.confidence, bounds[:, 0], bounds[:, 1], color=theme.first, linewidth=1.2)
+    upper.plot(groups.confidence, groups.accuracy, "o", markersize=5, color=theme.first)
+    upper.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
+    for axis in (upper.xaxis, upper.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    label_axes(upper, theme, y="share that is right")
+    # Points are at the mean confidence of a bin; bars have the width of the bin.
+    middle, width = (groups.low + groups.high) / 2, 0.92 * (groups.high - groups.low)
+    lower.bar(middle, groups.count, width=width, color=theme.first, alpha=0.75)
+    lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+    label_axes(lower, theme, x="confidence", y="predictions")
+    figure.align_ylabels()
+    return figure
+
+
+def answered(accuracies: Sequence[float], theme: Theme = LIGHT) -> Figure:
+    """Accuracy against the share of images that is answered, given for 1 % to 100 % in equal steps;
+    of fewer than a tenth there are too few images to tell."""
+    figure = new_figure(4.6, 3.2, theme)
+    axes = figure.add_subplot()
+    style_axes(axes, theme)
+    shares = np.arange(1, len(accuracies) + 1) / len(accuracies)
+    shown = slice(len(shares) // 10 - 1, None)
+    axes.plot(shares[shown], accuracies[shown], color=theme.first, linewidth=1.6)
+    axes.plot(1, accuracies[-1], "o", markersize=5, color=theme.first, clip_on=False)
+    axes.set_xlim(0, 1.02)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    label_axes(axes, theme, x="share that is answered", y="of these, share that is right")
+    return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongImage:
+    """One confidently wrong prediction."""
+
+    image: Image.Image | None
+    """A small RGB image; None if the file can no longer be opened."""
+    name: str
+    true: tuple[int, ...]
+    """The image's classes: one, or any number with multi-label targets."""
+    predicted: int
+    probability: float
+    """Probability of the predicted class."""
+    seen: Image.Image | None = None
+    """The picture of what the model looked at, if it was drawn."""
+
+
+Line = tuple[str, str, float, bool]
+"""Text, colour, size in points, true for bold."""
+
+
+def worst(wrong: Sequence[WrongImage], classes: Sequence[str], title: str) -> Image.Image:
+    """Wrong images, if any, with prediction, true class and file name."""
+    captions: list[list[Line]] = []
+    for item in wrong:
+        true = ", ".join(legible_name(classes[i], i) for i in item.true) or "no class"
+        predicted = shorten(legible_name(classes[item.predicted], item.predicted), 19)
+        captions.append(
+            [
+                (predicted, LIGHT.second, 8.5, True),
+                (f"true: {shorten(true, 20)}", LIGHT.ink, 8.5, False),
+                (shorten(legible(item.name), 32), LIGHT.muted, 7, False),
+            ]
+        )
+    shares = [f"{100 * item.probability:.1f} %" for item in wrong]
+    return _sheet([item.image for item in wrong], captions, title, side=2.0, shares=shares)
+
+
+def labelled_images(
+    images: Sequence[Image.Image], captions: Sequence[str], title: str
+) -> Image.Image:
+    """Images above their captions."""
+    lines: list[list[Line]] = [
+        [(shorten(legible(text), 26), LIGHT.ink, 7.5, False)] for text in captions
+    ]
+    return _sheet(list(images), lines, title, side=1.6)
+
+
+def _sheet(
+    images: Sequence[Image.Image | None],
+    captions: Sequence[Sequence[Line]],
+    title: str,
+    *,
+    side: float,
+    shares: Sequence[str] = (),
+) -> Image.Image:
+    """Rows of up to five images of `side` inches, above lines of text; a share ends the first."""
+    across = min(5, max(3, len(images)))
+    down = -(-len(images) // across)
+    gap, line, top = 0.16, 0.165, 0.45  # inches
+    row_height = side + gap + line * max(map(len, captions), default=0)
+    width, height = across * (side + gap) + gap, down * row_height + top
+    figure = new_figure(width, height, LIGHT, dpi=110)  # photos result in large PNG files
+    figure.set_layout_engine("none")
+    style: dict[str, Any] = {"va": "center", "color": LIGHT.ink, "fontsize": 10.5}
+    figure.text(gap / width, 1 - 0.2 / height, title, **style)
+    places = []
+    for at, lines in enumerate(captions):
+        row, column = divmod(at, across)
+        left, low = gap + column * (side + gap), top + row * row_height + side
+        places.append((round(left * figure.dpi), round(low * figure.dpi)))
+        for i, (text, colour, size, bold) in enumerate(lines):
+            y = 1 - (low + 0.06 + line * i) / height
+            style = {"va": "top", "color": colour, **text_style(size, bold=bold)}
+            figure.text(left / width, y, text, **style)
+        if shares:
+            style = {"va": "top", "ha": "right", "color": LIGHT.second, "fontsize": 8.5}
+            figure.text((left + side) / width, 1 - (low + 0.06) / height, shares[at], **style)
+        if images[at] is None:
+            style = {"va": "bottom", "color": LIGHT.muted, "fontsize": 8}
+            figure.text(left / width, 1 - (low - 0.1) / height, "cannot be opened", **style)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    sheet = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    # An Axes for each image would take 20 ms, before the first step of every run.
+    longer = round(side * figure.dpi)
+    for image, (left, low) in zip(images, places, strict=True):
+        if image is not None:
+            crisp = max(image.size) < PIXEL_ART
+            method = Image.Resampling.NEAREST if crisp else Image.Resampling.LANCZOS
+            fitted = ImageOps.contain(image, (longer, longer), method)
+            sheet.paste(fitted, (left, low - fitted.height))
+    return sheet
+
+
+def legible_name(name: str, index: int) -> str:
+    """A class name, shortened; #index if no font can draw it."""
+    return shorten(legible(name) if drawable(name) else f"#{index}", NAME_COLUMNS)
+
+
+def _name_ticks(
+    axes: Axes, which: str, names: list[str], size: float, theme: Theme, *, rotation: float = 0
+) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    style = {"color": theme.ink, "rotation": rotation, **text_style(size)}
+    axis.set_ticks(range(len(names)), labels=names, **style)

@@ -1,0 +1,1 @@
+"""FSDP2, sharded checkpoints, and the batch that fits. Page: docs/scaling.md."""

@@ -1,0 +1,83 @@
+"""--out of `vit classify`: answers for many pictures in a file that grows by whole rows."""
+
+import argparse
+import os
+import re
+from hashlib import blake2b
+from pathlib import Path
+
+from vit.cli.arguments import pictures
+from vit.console import say
+from vit.data.sources import PathList
+from vit.errors import UserError
+from vit.extensions.serving.answer_files import ALL, check_answer_file, columns, identity, opened
+from vit.extensions.serving.answers import answer
+from vit.inference.classifier import Asked, Classifier
+from vit.tables import rows
+
+
+class AnswerFile:
+    """A file of --out, whose suffix is that of a row of the table `answer_files`."""
+
+    def __init__(self, out: Path, options: argparse.Namespace) -> None:
+        check_answer_file(out, features=options.features)
+        if options.spreadsheet and out.suffix != ".csv":
+            raise UserError(f"--spreadsheet is for a CSV: --out {out.stem}.csv")
+        self._out, self._options = out, options
+        self._whole = ""
+
+    def listed(self, *, arrays: bool) -> PathList:
+        """The pictures sorted, each once, and only those of the shard."""
+        names: dict[str, str] = {}  # path -> the same below the folder that is named
+        for argument in self._options.images:
+            folder = f"{Path(argument).expanduser()}{os.sep}"
+            for path in pictures([argument], arrays=arrays):
+                names.setdefault(path, path.removeprefix(folder))
+        paths, shard = sorted(names), self._options.shard
+        digest = PathList(map(names.__getitem__, paths)).digest()
+        self._whole = f"{len(paths):,} (digest {digest})"
+        if shard is not None:
+            numbers = re.fullmatch(r"(\d+)/(\d+)", shard)
+            part, parts = map(int, numbers.groups()) if numbers else (0, 0)
+            if part >= parts:
+                raise UserError(f"--shard {shard} is not I/N, I from 0 to N - 1, such as 0/8")
+            # By its name alone: a picture stays in its part when others are added or deleted.
+            digests = (blake2b(os.fsencode(names[path]), digest_size=8).digest() for path in paths)
+            places = (int.from_bytes(digest, "little") % parts for digest in digests)
+            paths = [path for path, place in zip(paths, places, strict=True) if place == part]
+        return PathList(paths)
+
+    def write(self, classifier: Classifier, paths: PathList, asked: Asked) -> None:
+        """Adds the rows of the pictures that have none yet."""
+        options = self._options
+        names = columns(classifier, asked, features=options.features)
+        facts = {
+            "model": options.model,
+            "pictures": f"{len(paths):,} (digest {paths.digest()})",
+            ALL: self._whole,
+            "top": asked.top,
+            **{name: asked.numbers.get(name) for name in rows("answers")},
+            "features": options.features,
+            "spreadsheet": options.spreadsheet,
+            "precision": options.precision,
+            "raw": options.raw,
+            "weights": identity(classifier),
+            **{f"{name}_by": row.measured for name, row in asked.answers.items() if row.measured},
+        }
+        with opened(self._out, names, facts, spreadsheet=options.spreadsheet) as file:
+            tally = answer(
+                classifier,
+                paths,
+                file.add,
+                asked,
+                start=file.done,
+                features=options.features,
+                batch_size=options.batch_size,
+                num_workers=options.num_workers,
+            )
+        say(f"{self._out}: {tally}")
+        if options.shard is not None:
+            say(
+                f"part {options.shard} of {self._whole} pictures; the other parts must be of the "
+                "same"
+            )

@@ -1,0 +1,138 @@
+"""`vit export`: a trained model as a file of another runtime."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vit.cli.arguments import OneLineParser, number, pictures, weights_of, whole_number
+from vit.console import note, show
+from vit.errors import UserError
+from vit.runs.records import is_run
+
+if TYPE_CHECKING:
+    from vit.extensions.serving.write import Exported
+
+EPILOG = """\
+examples:
+  vit export runs/my_photos-finetune photos.onnx
+  vit export runs/my_photos-finetune photos.xml --check my_photos/val
+  vit export runs/my_photos-finetune photos.xml --int8 my_photos/train --check my_photos/test
+  vit export vit_s16.augreg_in21k_ft_in1k model.pt2
+
+A file is kept only if its answers are the model's: on the pictures of --check, on validation images
+of a run whose data is still there, or on drawn pictures. With --int8, --check is a folder of class
+folders, on which at most --max-drop points of accuracy may be lost."""
+
+
+def run(args: list[str]) -> int:
+    """Writes the model, and prints how its answers compare with PyTorch's."""
+    parser = OneLineParser(
+        prog="vit export",
+        description="Writes a trained model for ONNX Runtime, OpenVINO or torch.export.",
+        epilog=EPILOG,
+    )
+    add = parser.add_argument
+    add("model", help="a run, a directory or file of weights, a name or an address")
+    add("dst", metavar="DST", help="the file: NAME.onnx, NAME.xml (OpenVINO) or NAME.pt2")
+    add("--format", choices=("onnx", "openvino", "pt2"), help="default: by the suffix, or onnx")
+    add("--check", nargs="+", metavar="X", help="pictures, or folders of them, for the comparison")
+    add("--int8", metavar="FOLDER", help="products of 8 bits, calibrated on these pictures")
+    add("--max-drop", type=number, metavar="X", help="points that --int8 may lose (0.5)")
+    add("--opset", type=whole_number, metavar="N", help="of ONNX (default: torch's)")
+    add("--overwrite", action="store_true", help="replace files that are there")
+    add("--json", action="store_true", help="print the comparison as JSON")
+    options = parser.parse_args(args)
+    if options.int8 is None and options.max_drop is not None:
+        raise UserError("--max-drop is for --int8")
+    if options.int8 is not None and len(options.check or ()) != 1:
+        raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
+    from vit.extensions.serving.write import Differs
+    from vit.inference.lineage import files, note_seen
+
+    if options.check is not None:
+        note_seen(options.model, files(pictures(options.check, arrays=True)), "--check")
+    names = ("dst", "format", "opset", "overwrite")
+    write = _float32 if options.int8 is None else _int8
+    try:
+        write(options, {name: getattr(options, name) for name in names})
+    except Differs as error:
+        show(f"vit: {error}")
+        return 1
+    return 0
+
+
+def _float32(options: Namespace, target: dict[str, Any]) -> None:
+    from vit.extensions.serving.proof import PROOF_IMAGES
+    from vit.extensions.serving.write import export
+
+    images, origin, folder = None, "given pictures", Path(options.model).expanduser()
+    if options.check is not None:
+        images = list(pictures(options.check, arrays=True))
+        origin = f"{len(images):,} pictures of {', '.join(options.check)}"
+    elif is_run(folder):
+        images = _held_out(folder, PROOF_IMAGES) or None
+        origin = f"{len(images or ()):,} held-out images of the run"
+    result = export(weights_of(options.model), check=images, origin=origin, **target)
+    line = f"{result.detail}; {result.proof.line()}"
+    _show(result, options.json, vars(result.proof), line)
+
+
+def _held_out(run: Path, count: int) -> list[Any]:
+    """At most so many images drawn of val, or else of test; [] if the data is gone."""
+    from vit.data.sampler import evaluated
+    from vit.runs.evaluate import images_of  # heavy: imports lightning
+
+    try:
+        data = images_of(run, [])
+        images = data.splits.val or data.splits.test
+    except UserError as error:
+        note(f"the images of {run} are not used: {error}")
+        return []
+    if images is None:
+        return []
+    return [images.items[place] for place in evaluated(len(images), count, data.seed)]
+
+
+def _int8(options: Namespace, target: dict[str, Any]) -> None:
+    """Prints also the accuracy before and after."""
+    from vit.extensions.reports.intervals import wilson_interval
+    from vit.extensions.serving.quantize import MAX_DROP, export_int8
+
+    [check] = options.check
+    most = MAX_DROP if options.max_drop is None else options.max_drop
+    model, folders = weights_of(options.model), {"calibration": options.int8, "check": check}
+    result = export_int8(model, max_drop=most, **folders, **target)
+    found = result.accuracy
+    about: dict[str, Any] = {"images": found.count, "drop": found.drop, "interval": found.interval}
+    proofs = {"float32": result.proof, "int8": result.int8}
+    lines = [f"{name:8} {proof.line()}" for name, proof in proofs.items()]
+    lines.append(f"accuracy on {found.count:,} images of {check}, 95 % intervals in brackets:")
+    for name, right in (("float32", found.before), ("int8", found.after)):
+        low, high = wilson_interval(right, found.count)
+        about[name] = {"accuracy": right / found.count, "interval": [low, high]}
+        about[name] |= {"comparison": vars(proofs[name])}
+        lines.append(f"{name:8} {right / found.count:.2%} ({low:.2%} to {high:.2%})")
+    low, high = found.interval
+    lines.append(
+        f"drop     {found.drop:.2f} points ({low:.2f} to {high:.2f}): {found.lost:,} images lost, "
+        f"{found.gained:,} gained"
+    )
+    about["in_calibration"] = result.in_calibration
+    if count := result.in_calibration:
+        lines.append(f"{count:,} of these images are of the calibration: others may lose more")
+    about["sees_max_drop"] = found.sees(most)
+    if not found.sees(most):
+        lines.append(f"the folder is too small to see a drop of {most:g} points; give more images")
+    _show(result, options.json, about, result.detail, *lines)
+
+
+def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str) -> None:
+    """What was written, for people or for programs."""
+    files = [str(file) for file in result.files]
+    if as_json:
+        print(json.dumps({"files": files, **about, "detail": result.detail}, indent=2))
+        return
+    show("\n".join(lines))
+    for file in result.files:
+        show(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")

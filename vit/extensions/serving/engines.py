@@ -1,0 +1,252 @@
+"""Models that another runtime computes: exported files, and OpenVINO for a model in memory.
+
+Shapes: b batch, c channels, h w pixels.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vit.errors import UserError, needed
+from vit.extensions.serving.graph import Graph
+from vit.hardware import cpu_features
+from vit.inference.runtimes import Precision
+from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
+from vit.weights.sealed import fingerprint
+
+if TYPE_CHECKING:
+    import numpy as np  # which a model in PyTorch does without
+
+KEY = "vit"
+"""Of the description in a file's metadata."""
+_SEAL = re.compile(rb"digest(?:\"|&quot;): (?:\"|&quot;)([0-9a-f]{64})")
+SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "pt2": ".pt2"}
+"""Of each format's main file."""
+Arrays = dict[str, "np.ndarray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The metadata of an exported model."""
+
+    outputs: list[str]
+    """Names of the tensors, as in Graph."""
+    classes: list[str] | None
+    """In the order of the logits."""
+    preprocess: Preprocess
+    """Without the normalisation, which the graph does itself, this is left to the caller."""
+    multilabel: bool = False
+    thresholds: list[float] | None = None
+    """Of the probabilities."""
+    temperature: float = 1.0
+    """By which the logits are divided for the probabilities."""
+    tree: bool = False
+    """The classes are paths of a LabelTree."""
+    precision: str = "float32"
+    """Of the weights and their products: float32 or int8."""
+    source: str | None = None
+    sha256: str | None = None
+    """Of the tensors that were exported."""
+    licence: str | None = None
+    version: str | None = None
+    """Of this package."""
+    digest: str = field(default="0" * 64, compare=False)
+    """SHA-256 of the file, with zeros in this place, and of the weights beside it."""
+
+    def to_json(self) -> str:
+        """Text that `from_json` reads."""
+        return json.dumps({**asdict(self), "preprocess": self.preprocess.to_dict()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Description":
+        """Of the text of `to_json`."""
+        values = json.loads(text)
+        return cls(**{**values, "preprocess": Preprocess.from_dict(values["preprocess"])})
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model in a runtime on the CPU."""
+
+    name: str
+    """Runtime, its version, and the precision."""
+    run: "Callable[[np.ndarray], Arrays]"
+    """Pixels `b h w c`, uint8 or float32 as for Graph -> the named tensors."""
+    description: Description
+    precision: str
+    identity: str
+    """What tells its weights from others: a digest of its files, or of the model in memory."""
+
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """The named tensors, for images `b c h w` that the preprocessing has cut."""
+        found = self.run(images.permute(0, 2, 3, 1).contiguous().numpy())
+        return {name: torch.from_numpy(array) for name, array in found.items()}
+
+    def check_device(self, device: str | torch.device) -> None:
+        """UserError for another device than the CPU."""
+        if torch.device(device).type != "cpu":
+            raise UserError(f"{self.name} computes on the CPU, not on {device}")
+
+
+def open_engine(
+    path: str | Path, precision: Precision = "float32", engine: str = "torch"
+) -> Engine:
+    """The model in an .onnx or .xml file that `vit export` wrote; torch leaves it to its runtime.
+
+    UserError for a file that is not as it was written, without the runtime, and for an engine or a
+    precision that the runtime or the CPU lacks.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    suffix = path.suffix.lower()
+    if suffix == ".onnx":
+        if precision != "float32" or engine == "openvino":
+            raise UserError(
+                f"ONNX Runtime computes in the precision of {path}; leave --engine and --precision "
+                "out, or export to OpenVINO (.xml)"
+            )
+        return _onnx(path)
+    if suffix == ".xml":
+        if not (weights := path.with_suffix(".bin")).is_file():
+            raise UserError(f"{path} needs the file of its weights beside it: {weights.name}")
+        core = openvino_core()
+        check_seal(path)
+        model = core.read_model(path)
+        about = Description.from_json(model.get_rt_info([KEY]).value)
+        return _compiled(model, about, precision, about.digest)
+    raise UserError(
+        f"{path} is not read here: a .pt2 file can execute code; load it with torch.export.load if "
+        "you trust it, or export to .onnx or .xml"
+    )
+
+
+def in_openvino(model: Model, preprocess: Preprocess, precision: Precision = "float32") -> Engine:
+    """A model in memory, computed by OpenVINO. UserError as for `open_engine`."""
+    graph = Graph(model, preprocess)
+    about = Description(outputs=graph.names, classes=None, preprocess=preprocess)
+    identity = f"{fingerprint(graph.state_dict())} {json.dumps(graph.model.config.to_dict())}"
+    return _compiled(to_openvino(graph), about, precision, identity)
+
+
+@cache
+def openvino_core() -> Any:
+    """OpenVINO's Core, one for as long as the process lasts.
+
+    Each Core sets a stack for signals and restores the one of before when it ends. Of two that end
+    in the order in which they began, the second restores that of the first, which is gone: the
+    next signal, such as Ctrl-C or the end of a process of a loader, would end this process.
+    """
+    core = needed("openvino", "openvino").Core()
+    core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")  # starts the part that sets the stack
+    return core
+
+
+def to_openvino(graph: Graph) -> Any:
+    """OpenVINO's model of a graph, with names and shapes."""
+    openvino = needed("openvino", "openvino")
+    model = openvino.convert_model(exported(graph))
+    model.inputs[0].get_tensor().set_names({"images"})
+    for output, name in zip(model.outputs, graph.names, strict=True):
+        output.get_tensor().set_names({name})
+    model.reshape({"images": openvino.PartialShape([-1, *graph.example(1).shape[1:]])})
+    return model
+
+
+def exported(graph: Graph) -> torch.export.ExportedProgram:
+    """The graph as torch.export sees it, for batches of any size."""
+    batch = torch.export.Dim("batch", min=1, max=2**20)
+    with torch.no_grad():
+        # Two images: a batch of one would be taken for the only size.
+        return torch.export.export(
+            graph.eval(), (graph.example(2),), dynamic_shapes={"images": {0: batch}}
+        )
+
+
+def _compiled(model: Any, about: Description, precision: Precision, identity: str) -> Engine:
+    """OpenVINO's model on the CPU; its own choice of precision would be bfloat16 where it can."""
+    hint = {"float32": "f32", "bfloat16": "bf16"}.get(precision)
+    if hint is None:
+        raise UserError(f"OpenVINO computes in float32 or bfloat16, not in {precision}")
+    openvino, core = needed("openvino", "openvino"), openvino_core()
+    if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
+    shown = precision if about.precision == "float32" else about.precision
+
+    @cache
+    def program(batch: int | None) -> Any:
+        """Compiled for batches of this size, or of any."""
+        shaped = model.clone()
+        if batch is not None:
+            shaped.reshape([batch, *model.input().partial_shape[1:]])
+        return core.compile_model(shaped, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+
+    # On CPUs with AMX, int8 models for any size of batch end the process (OpenVINO issue 37577).
+    sized = shown == "int8" and "amx" in cpu_features()
+    program(1 if sized else None)
+
+    def run(images: "np.ndarray") -> Arrays:
+        answers = program(len(images) if sized else None)({"images": images})
+        return {output: answers[output].copy() for output in about.outputs}
+
+    name = f"OpenVINO {openvino.get_version().split('-')[0]}, {shown}"
+    return Engine(name, run, about, shown, identity)
+
+
+def _onnx(path: Path) -> Engine:
+    onnxruntime = needed("onnxruntime", "onnx")
+    check_seal(path)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    about = Description.from_json(session.get_modelmeta().custom_metadata_map[KEY])
+
+    def run(images: "np.ndarray") -> Arrays:
+        answers: Any = session.run(about.outputs, {"images": images})
+        return dict(zip(about.outputs, answers, strict=True))
+
+    name = f"ONNX Runtime {onnxruntime.__version__}, {about.precision}"
+    return Engine(name, run, about, about.precision, about.digest)
+
+
+def seal(path: Path) -> None:
+    """Writes its digest into an exported file."""
+    place, _, digest = _sealed(path)
+    with path.open("rb+") as file:
+        file.seek(place)
+        file.write(digest.encode())
+
+
+def check_seal(path: Path) -> None:
+    """UserError for a file that is not as `seal` left it, or other weights beside it."""
+    _, recorded, digest = _sealed(path)
+    if recorded != digest:
+        raise UserError(
+            f"{path} was not written by `vit export`, or has changed since (damage, another tool, "
+            "or other weights beside it): export the model again"
+        )
+
+
+def _sealed(path: Path) -> tuple[int, str, str]:
+    """Where the digest stands in a file; what stands there, "" in a foreign file; what should."""
+    content = path.read_bytes()
+    found = _SEAL.match(content, content.rfind(b"digest"))
+    start, end = found.span(1) if found else (0, 0)
+    whole = hashlib.sha256(memoryview(content)[:start])
+    whole.update(b"0" * (end - start))
+    whole.update(memoryview(content)[end:])
+    is_onnx = path.suffix.lower() == ".onnx"  # with a file of weights above 2 GB
+    weights = path.with_name(f"{path.name}.data") if is_onnx else path.with_suffix(".bin")
+    if weights.is_file():
+        with weights.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return start, content[start:end].decode(), whole.hexdigest()

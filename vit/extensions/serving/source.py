@@ -1,0 +1,63 @@
+"""What is exported: a model with its preprocessing, its classes and where it is from."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from vit.console import note
+from vit.errors import UserError
+from vit.extensions.formats.published import Published
+from vit.extensions.serving.engines import Description
+from vit.extensions.serving.graph import Graph
+from vit.inference.classifier import Classifier, load
+from vit.inference.image_transform import transforms
+from vit.inference.runtimes import is_export
+from vit.models.zoo import Model
+from vit.weights.names import named
+from vit.weights.pretrained import inspect_pretrained, load_pretrained
+from vit.weights.sealed import fingerprint
+
+
+def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Description]:
+    """The graph of a model, and its description. UserError without preprocessing."""
+    source = licence = None
+    if is_export(model) if isinstance(model, str | Path) else getattr(model, "engine", None):
+        raise UserError(f"{model} is exported already; export the model that it was made from")
+    if isinstance(model, str | Path):
+        path = Path(model).expanduser()
+        source = path.absolute().name if path.exists() else str(model)
+        row = named(model)
+        licence = row.licence if isinstance(row, Published) else None
+        model = _loaded(model)
+    several: dict[str, Any] = {}
+    if isinstance(model, Classifier):
+        network: Any = model.model
+        preprocess, classes = model.preprocess, model.classes
+        several = {"temperature": model.temperature}
+        if model.multilabel:
+            several |= {"multilabel": True, "thresholds": model.thresholds}
+    else:
+        network, classes = model, None
+        preprocess = transforms(network).preprocess
+    graph = Graph(network, preprocess, **several)
+    return graph, Description(
+        outputs=graph.names,
+        classes=classes,
+        preprocess=preprocess,
+        **several,
+        tree=isinstance(model, Classifier) and model.tree,
+        source=source,
+        sha256=fingerprint(network.state_dict()),
+        licence=licence,
+        version=version("vitkit"),
+    )
+
+
+def _loaded(path: str | Path) -> "Classifier | Model":
+    """A classifier, or the model of a file without a head."""
+    if inspect_pretrained(path).config.num_classes:
+        return load(path)
+    model, report = load_pretrained(path)
+    for text in report.notes:
+        note(text)
+    return model

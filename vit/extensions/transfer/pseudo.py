@@ -1,0 +1,168 @@
+"""A teacher's answers about unlabelled images: their file, what is kept of it, and how that is
+learned beside train (Noisy Student, arXiv:1911.04252). Shapes: n images, b batch, k classes."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch.utils.data import ConcatDataset
+
+from vit.console import Meter
+from vit.data.decode import ImageError, open_input
+from vit.data.loaders import range_loader
+from vit.data.settings import Loading, Pseudo
+from vit.data.sources import ImageSet, PathList, Splits
+from vit.errors import UserError
+from vit.writing import atomic
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Distributions over classes, and the images that they are of."""
+
+    values: np.ndarray
+    """float16 `n k`."""
+    names: list[str]
+    """Paths below a folder."""
+    classes: list[str]
+    weights: str
+    """A digest of the teacher, with all that its answers depend on."""
+
+    def _about(self) -> str:
+        return json.dumps([self.names, self.classes, self.weights])
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b over everything."""
+        content = self._about().encode() + self.values.tobytes()
+        return blake2b(content, digest_size=16).hexdigest()
+
+    def write(self, file: Path) -> None:
+        """Writes a safetensors file, whole or not at all."""
+        with atomic(file) as temporary:
+            about = {"vit": self._about(), "digest": self.digest}
+            save_file({"answers": self.values}, temporary, about)
+
+    @classmethod
+    def read(cls, file: str | Path) -> "Answers":
+        """The content of a file. UserError if it is missing, damaged, or something else."""
+        try:
+            with safe_open(str(file), framework="np") as content:
+                about = content.metadata() or {}
+                answers = cls(content.get_tensor("answers"), *json.loads(about["vit"]))
+            shape = (len(answers.names), len(answers.classes))
+            if answers.digest == about["digest"] and answers.values.shape == shape:
+                return answers
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+            pass
+        remedy = "delete it, and the same `vit selftrain` writes it again"
+        raise UserError(f"{file} does not hold a teacher's answers as they were written: {remedy}")
+
+    def chosen(self, confidence: float, per_class: int | None) -> np.ndarray:
+        """Rows to learn: those whose largest value is `confidence` at least, ascending; or with
+        `per_class` so many of each most probable class, the surest first, repeated where few.
+
+        UserError if there are none.
+        """
+        surest, classes = self.values.max(1), self.values.argmax(1)
+        rows = np.flatnonzero(surest >= np.float16(confidence))  # rounded as the answers are
+        if not len(rows):
+            none = f"confidence={confidence:g} leaves none of {len(surest):,} unlabelled images"
+            raise UserError(f"{none}; give a lower --confidence, at most {surest.max():.3g}")
+        if per_class is None:
+            return rows
+        rows = rows[np.argsort(-surest[rows], kind="stable")]
+        parts = [rows[classes[rows] == k] for k in range(len(self.classes))]
+        return np.concatenate([np.resize(part, per_class) for part in parts if len(part)])
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """Distributions float32 `k`, or `b k`: of a label a one, of the images after these answers."""
+
+    labels: np.ndarray
+    answers: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels) + len(self.answers)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        if np.ndim(index):
+            return np.stack([self[place] for place in index])
+        if index >= len(self.labels):
+            row = self.answers[index - len(self.labels)].astype(np.float32)
+            return row / row.sum()  # answers were rounded to 16 bits
+        row = np.zeros(self.answers.shape[1], dtype=np.float32)
+        row[self.labels[index]] = 1
+        return row
+
+
+class Mixture(NamedTuple):
+    """Train and the unlabelled images that are kept, each once."""
+
+    images: ImageSet
+    others: tuple[np.ndarray, float]
+    """Indices of the unlabelled images, as often as they are shown, and `Pseudo.ratio`."""
+    digest: str
+    unlabelled: ImageSet
+    """The latter alone, without answers."""
+
+    @classmethod
+    def of(cls, splits: Splits, pseudo: Pseudo) -> "Mixture":
+        """UserError for answers of a teacher of other classes, and if none is kept."""
+        train, answers = splits.train, Answers.read(pseudo.answers)
+        if answers.classes != splits.classes or splits.multilabel:
+            raise UserError(f"{pseudo.answers} has answers of a teacher of other classes")
+        rows = answers.chosen(pseudo.confidence, pseudo.per_class)
+        kept, places = np.unique(rows, return_inverse=True)
+        values, names = answers.values[kept], PathList(answers.names).select(kept)
+        labels: Any = _Targets(train.labels, values)
+        if pseudo.hard:
+            labels = np.concatenate([train.labels, values.argmax(1)])
+        both: Any = [train.items, names.select(slice(None), pseudo.root)]
+        items: Any = ConcatDataset(both)
+        every = PathList(chain(train.names.encoded(), names.encoded()))
+        digest = blake2b(f"{answers.digest} {pseudo.hard} {rows.tolist()}".encode(), digest_size=16)
+        others = (len(train) + places, pseudo.ratio)
+        alone = ImageSet(both[1], np.zeros(len(names), dtype=np.int64), names)
+        return cls(ImageSet(items, labels, every), others, digest.hexdigest(), alone)
+
+
+def check_unseen(images: ImageSet, splits: Splits, channels: int | None, loading: Loading) -> None:
+    """UserError if the pixels of one of `images` are those of one in val or test, or if one cannot
+    be read, unless `loading` skips those."""
+    every = [*filter(None, (splits.val, splits.test)), images]
+    items: Any = [each.items for each in every]
+    names = list(chain.from_iterable(each.names for each in every))
+    skips = loading.on_error == "skip"
+    read, contents = partial(_contents, ConcatDataset(items), channels, skips), []
+    with Meter("comparing with val and test", len(names), "img") as meter:
+        for digests in range_loader(read, len(names), 64, num_workers=loading.num_workers):
+            contents += digests
+            meter.advance(len(digests))
+    first = len(names) - len(images)
+    held = dict(zip(contents[:first], names, strict=False))
+    found = zip(names[first:], contents[first:], strict=True)
+    copies = [f"{name} ({held[digest]})" for name, digest in found if digest and digest in held]
+    if copies:
+        found = f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test"
+        raise UserError(f"{found}, such as {copies[0]}; take them out")
+
+
+def _contents(items: Any, channels: int | None, skips: bool, positions: range) -> list[bytes]:
+    """Digests of the pixels; empty for an image that cannot be opened and is skipped."""
+    digests = [b""] * len(positions)
+    for place, position in enumerate(positions):
+        with suppress(*[ImageError] * skips):
+            pixels = np.asarray(open_input(items[position], channels))
+            content = f"{pixels.shape}".encode() + pixels.tobytes()
+            digests[place] = blake2b(content, digest_size=16).digest()
+    return digests

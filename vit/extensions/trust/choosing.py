@@ -1,0 +1,135 @@
+"""The score of unknown images, chosen on the images of a finished run.
+
+Shapes: n images, k classes, d features.
+"""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vit.console import Meter
+from vit.data.module import ImageData
+from vit.data.sampler import class_by_class
+from vit.data.sources import SplitName
+from vit.errors import UserError, some_of
+from vit.extensions.trust.rejection import accuracies, choose
+from vit.extensions.trust.trust import FILE, Trust
+from vit.extensions.trust.unknown import References, all_scores, unlikeness
+from vit.inference.classifier import Classifier, load
+from vit.inference.lineage import note_seen
+from vit.runs.directory import locked
+from vit.runs.evaluate import images_of
+from vit.runs.records import read_summary
+
+TRAIN, IMAGES = 1_000, 2_000
+"""At most: of train, class by class, and of the held-out images."""
+
+
+class Outputs(NamedTuple):
+    """Of a model for some images, on the CPU; `features` are the head's input."""
+
+    logits: Tensor
+    features: Tensor
+    labels: Tensor
+
+
+def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
+    """Chooses the score of unknown images by classes left out, and writes it with what it compares
+    images with to the run's trust.safetensors; returns what was chosen and what it gains.
+
+    `args`: options of the data that replace the run's. UserError for a run that has not ended, that
+    names no classes or several for an image, or has no images for this.
+    """
+    data = images_of(run, [*args, "--data.loading.cache=none"])
+    with locked(run, way=""):
+        summary = read_summary(run)
+        if summary.get("finished") is not True:
+            command = f"vit fit --run_dir {shlex.quote(str(run))}"
+            raise UserError(f"{run} is a run without a finished model; continue it: {command}")
+        classifier, before = load(run), Trust.read(run / "model") or Trust()
+        if classifier.multilabel:
+            raise UserError(
+                f"{run} has several labels per image: --unknown compares the energy of its logits "
+                "already, and there is no other score to choose"
+            )
+        classifier.to("cuda" if torch.cuda.is_available() else "cpu")
+        # A head on features that were not trained has been measured without val.
+        frozen = before.images > 0 and not args and "val" not in (summary.get("splits") or {})
+        train, held_out, where = _parts(run, data, classifier, halves=frozen)
+        known = train.features, train.labels
+        choice = choose(known, (held_out.features, held_out.labels), data.seed)
+        references = References.of(*known, data.seed)
+        usual = all_scores(held_out.logits, held_out.features, references)
+        trust = replace(
+            before,
+            unknown=choice.score,
+            usual=torch.stack([*usual.values()]),
+            **vars(references),
+        )
+        trust.write(run / "model")
+    wrong = held_out.logits.argmax(1) != held_out.labels
+    return {
+        **vars(choice),
+        "train_images": len(train.labels),
+        "images": len(wrong),
+        "measured_on": where,
+        "accuracies": accuracies(unlikeness(usual, usual, choice.score), wrong),
+        "file": str(run / "model" / FILE),
+    }
+
+
+def _parts(
+    run: Path, data: ImageData, classifier: Classifier, *, halves: bool
+) -> tuple[Outputs, Outputs, str]:
+    """Of train and of held-out images, and which these are: val, or one of two `halves` of train.
+
+    UserError without val, and for images of other classes.
+    """
+    where = data.root or data.dataset
+    if data.multilabel:
+        raise UserError(f"{where} has several labels per image, and {run} names one; give others")
+    if strange := [name for name in data.classes if name not in classifier.classes]:
+        raise UserError(
+            f"{where} has classes that {run} does not know ({some_of(strange)}); give images of "
+            "its classes: --data FOLDER"
+        )
+    labels = torch.from_numpy(data.image_set("train").labels)
+    drawn = class_by_class(labels, data.seed).tolist()
+    if halves:
+        both = _outputs(classifier, data, "train", drawn[: 2 * TRAIN])
+        half = len(both.labels) // 2
+        train, held_out = [part[:half] for part in both], [part[half:] for part in both]
+        return Outputs(*train), Outputs(*held_out), "training images"
+    if data.splits.val is None:
+        raise UserError(
+            f"{where} has no images that were held out as val; give some, in train/ and val/ of a "
+            "folder: --data FOLDER"
+        )
+    note_seen(run, data.splits.val, "val")
+    train = _outputs(classifier, data, "train", drawn[:TRAIN])
+    return train, _outputs(classifier, data, "val", IMAGES), "validation images"
+
+
+def _outputs(
+    classifier: Classifier, data: ImageData, split: SplitName, limit: int | list[int]
+) -> Outputs:
+    """`limit`: at most so many images, or their positions."""
+    most = limit if isinstance(limit, int) else len(limit)
+    classes = torch.tensor([classifier.classes.index(name) for name in data.classes])
+    rows = []
+    with Meter(f"outputs for {split}", min(most, data.expected_images(split)), "img") as meter:
+        for pixels, labels, _ in data.evaluation_loader(split, limit=limit):
+            meter.advance(len(pixels))
+            if not len(pixels):
+                continue
+            logits, features = classifier.outputs(pixels, features=True)
+            classifier.activated(logits)  # UserError for what is not finite
+            assert features is not None
+            rows.append((logits.cpu(), features.cpu(), classes[labels]))
+    if not rows:
+        raise UserError(f"none of the images of {split} could be read")
+    return Outputs(*map(torch.cat, zip(*rows, strict=True)))

@@ -1,0 +1,1 @@
+"""Mechanisms that papers propose and no published weights need. Page: docs/variants.md."""

@@ -1,0 +1,185 @@
+"""The parts by kind and name, and the model that `ViTConfig.variant` describes.
+
+`variant` has a name, or a name and options, for a kind: {"positions": {"name": "relative", "size":
+4}, "mlp": "geglu"}.
+To add a part: a row of the kind's table, and its entry in tests/variants (`Entry`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from torch import nn
+
+from vit.errors import UserError, did_you_mean, shorten
+from vit.extensions.variants import (
+    additive,
+    convolution,
+    recurrent,
+    relative,
+    residuals,
+    softmax,
+    sparse,
+    stacks,
+    synthesizers,
+)
+from vit.extensions.variants.additive import FixedOptions, LearnedOptions, Nothing, Sized, added
+from vit.extensions.variants.experts import ExpertsOptions, experts
+from vit.extensions.variants.feedforward import FEEDFORWARDS, feedforward, without_mlp
+from vit.extensions.variants.mixing import OneGrid, mixed
+from vit.extensions.variants.relative import biased
+from vit.models.config import ViTConfig
+from vit.models.encoder import Block
+from vit.models.fields import known_fields
+from vit.models.vision_transformer import VisionTransformer, plain_layers
+
+Build = TypeVar("Build")
+
+
+class Positions(Protocol):
+    """Builds positions: what the stem of `VisionTransformer` adds, and the layers, if changed."""
+
+    def __call__(self, options: Any, config: ViTConfig, /) -> additive.Built: ...
+
+
+class Change(Protocol):
+    """Changes the list of the paper's layers, or modules in them, in place."""
+
+    def __call__(self, options: Any, config: ViTConfig, layers: list[Block], /) -> None: ...
+
+
+class Part(NamedTuple, Generic[Build]):
+    """A mechanism."""
+
+    options: type
+    """A frozen dataclass, whose constructor checks its fields."""
+    build: Build
+
+
+POSITIONS: dict[str, Part[Positions]] = {
+    "none": Part(Nothing, additive.unordered),
+    "learned": Part(LearnedOptions, added(additive.Learned)),
+    "learned2d": Part(LearnedOptions, added(additive.Learned2d)),
+    "sinusoids": Part(FixedOptions, added(additive.Sinusoids)),
+    "sincos2d": Part(FixedOptions, added(additive.Sincos2d)),
+    "relative": Part(Sized, biased(relative.Relative)),
+    "shaw": Part(relative.ShawOptions, biased(relative.Shaw, relative.ShawAttention)),
+    "bias_table": Part(Sized, biased(relative.BiasTable)),
+    "alibi": Part(Nothing, biased(relative.Alibi)),
+}
+MIXERS: dict[str, Part[Change]] = {
+    "softmax": Part(softmax.SoftmaxOptions, softmax.softmax),
+    "window": Part(sparse.WindowOptions, mixed(sparse.WindowAttention)),
+    "axial": Part(sparse.AxialOptions, mixed(sparse.Axial)),
+    "linformer": Part(softmax.LinformerOptions, mixed(softmax.Linformer)),
+    "bigbird": Part(sparse.BigBirdOptions, mixed(sparse.BigBird)),
+    "rnn": Part(recurrent.RecurrentOptions, mixed(recurrent.rnn)),
+    "lstm": Part(recurrent.RecurrentOptions, mixed(recurrent.lstm)),
+    "gru": Part(recurrent.RecurrentOptions, mixed(recurrent.gru)),
+    "convolution": Part(convolution.ConvolutionOptions, mixed(convolution.Convolution)),
+    "lightweight": Part(convolution.KernelOptions, mixed(convolution.Lightweight)),
+    "dynamic": Part(convolution.KernelOptions, mixed(convolution.Dynamic)),
+    "synthesizer_dense": Part(OneGrid, mixed(synthesizers.Dense)),
+    "synthesizer_random": Part(OneGrid, mixed(synthesizers.Random)),
+    "synthesizer_factorized": Part(synthesizers.FactorizedOptions, mixed(synthesizers.Factorized)),
+}
+"""What lets tokens see each other: replaces `Block.attn`."""
+MLPS: dict[str, Part[Change]] = {
+    **{name: Part(Nothing, feedforward(name)) for name in FEEDFORWARDS},
+    "experts": Part(ExpertsOptions, experts),
+    "none": Part(Nothing, without_mlp),
+}
+"""What follows attention: replaces `Block.mlp`."""
+RESIDUALS: dict[str, Part[Change]] = {
+    "post": Part(Nothing, residuals.post),
+    "none": Part(Nothing, residuals.without),
+    "rezero": Part(Nothing, residuals.rezero),
+    "fixup": Part(Nothing, residuals.fixup),
+}
+"""How branches are added to their input: the class of the layers, and whether they have norms."""
+NORMS: dict[str, Part[Change]] = {
+    "layer": Part(Nothing, residuals.normed(nn.LayerNorm)),
+    "rms": Part(Nothing, residuals.normed(residuals.RMSNorm)),
+}
+"""The norms of the branches, also for residuals that have none of their own."""
+STACKS: dict[str, Part[Change]] = {
+    "shared": Part(Nothing, stacks.shared),
+    "funnel": Part(stacks.FunnelOptions, stacks.funnel),
+}
+"""What the layers have in common."""
+CHANGES = {
+    "mixer": MIXERS,
+    "mlp": MLPS,
+    "residual": RESIDUALS,
+    "norm": NORMS,
+    "stack": STACKS,
+}
+"""Kinds whose parts change the layers, in the order in which they do."""
+KINDS: dict[str, Mapping[str, Part[Any]]] = {"positions": POSITIONS, **CHANGES}
+
+
+def build(config: ViTConfig) -> VisionTransformer:
+    """The model with fresh weights; its configuration has all options of its parts.
+
+    UserError for an unknown kind, part or option, and for parts that do not go together.
+    """
+    chosen: Any = config.variant
+    if not isinstance(chosen, Mapping):
+        raise UserError(
+            f"variant={shorten(repr(chosen))} is not an object of parts by kind; write it as "
+            "variant='{positions: relative}'"
+        )
+    for kind in map(str, chosen):
+        if kind not in KINDS:
+            raise UserError(
+                f"variant has no kind {kind!r}{did_you_mean(kind, KINDS) or _of(KINDS)}"
+            )
+    parts = {kind: _part(kind, chosen[kind], config) for kind in KINDS if kind in chosen}
+    written = {}
+    for kind, (_, name, options) in parts.items():
+        values = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(options).items()}
+        written[kind] = {"name": name, **values}
+    config = replace(config, variant=written)
+    table, layers = None, None
+    if "positions" in parts:
+        part, name, options = parts["positions"]
+        table, layers = part.build(options, config)
+        if layers is not None and len(parts) > 1:
+            raise UserError(
+                f"variant.positions, {name}: these are in the layers, which variant."
+                f"{', variant.'.join(sorted(parts.keys() - {'positions'}))} changes: choose "
+                "positions at the stem"
+            )
+    if layers is None:
+        layers = plain_layers(config)
+        for kind in CHANGES:
+            if kind in parts:
+                part, _, options = parts[kind]
+                part.build(options, config, layers)
+    return VisionTransformer(config, positions=table, layers=layers)
+
+
+def _part(kind: str, given: Any, config: ViTConfig) -> tuple[Part[Any], str, Any]:
+    """The part that a section of `variant` names, its name, and its options."""
+    table = KINDS[kind]
+    values = {"name": given} if isinstance(given, str) else given
+    if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
+        raise UserError(
+            f"variant.{kind}={shorten(repr(given))} has no name{_of(table)}; a part with options "
+            f"is {{name: {next(iter(table))}, ...}}"
+        )
+    name, values = values["name"], {key: v for key, v in values.items() if key != "name"}
+    if name not in table:
+        hint = did_you_mean(name, table) or _of(table)
+        raise UserError(f"variant.{kind}={shorten(repr(name))} is not known{hint}")
+    try:
+        options = table[name].options(**known_fields(table[name].options, values))
+    except UserError as error:
+        raise UserError(f"variant.{kind}, {name}: {error}") from None
+    if getattr(options, "size", ()) is None:
+        options = replace(options, size=config.grid)
+    return table[name], name, options
+
+
+def _of(table: Mapping[str, Any]) -> str:
+    return f"; choose {', '.join(table)}"

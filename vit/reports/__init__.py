@@ -1,1 +1,0 @@
-"""Figures, tables and pages about a run."""

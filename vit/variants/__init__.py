@@ -1,1 +1,0 @@
-"""Mechanisms that no published weights need: one table per kind, one file per family."""

@@ -1,0 +1,257 @@
+"""Models with weights from a file: any published layout, any image size, a new head if wanted.
+
+A model is built on the meta device, everything is checked, and only then are tensors read and put
+in place; a file that does not fit changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+from vit.models.fields import as_size
+from vit.models.zoo import Model, ModelConfig, build_model, model_config
+from vit.weights import names
+from vit.weights.adapt import HEAD, HeadRows, adapt, same_architecture
+from vit.weights.building import filled
+from vit.weights.contents import KINDS
+from vit.weights.formats import Recognised, recognise
+from vit.weights.heads import check_names, unanswerable
+from vit.weights.names import NamedWeights
+from vit.weights.report import LoadReport, print_report
+from vit.weights.weight_file import open_weights
+
+
+def create_model(
+    name: str | None = None,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    pretrained: str | Path | bool | None = None,
+    classes: Sequence[str] | None = None,
+    head: HeadRows = "fit",
+    weights: Literal["raw", "average"] | None = None,
+    report: Callable[[LoadReport], object] = print_report,
+    **overrides: Any,
+) -> Model:
+    """A model by name, from a file, or both (then the file must hold that architecture).
+
+    `name`: an architecture (`vit models`), or NAME.TAG of published weights (`vit models
+    --weights`), which are loaded. `num_classes`: 0 for a backbone; with `pretrained`, None keeps
+    the file's head, and so does the file's own number. `image_size`: pixels, one side or (height,
+    width). `pretrained`, `classes`, `head`, `weights`: see `load_pretrained`; True means the
+    published weights of `name`, False random ones. `report` receives the account of the load.
+    `overrides`: fields of ViTConfig or ResNetConfig.
+    """
+    if overrides.pop("features_only", False):
+        raise UserError(
+            "features_only: every model gives its maps: create_model(NAME, num_classes=0)"
+            ".intermediate_layers(images, layers=[2, 5, 8, 11])"
+        )
+    name, pretrained = _published(name, pretrained)
+    if pretrained is not None:
+        model, account = load_pretrained(
+            pretrained,
+            name,
+            num_classes=num_classes,
+            image_size=image_size,
+            classes=classes,
+            head=head,
+            weights=weights,
+            **overrides,
+        )
+        report(account)
+        return model
+    if weights is not None:
+        raise UserError(f"weights={weights} chooses among those of a file: give pretrained")
+    if name is None:
+        raise UserError("create_model needs a name, such as 'vit_b16', or pretrained=...")
+    check_names(classes)
+    if num_classes is None and classes is not None:
+        num_classes = len(classes)
+    given = {"num_classes": num_classes, "image_size": image_size}
+    given = {field: value for field, value in given.items() if value is not None}
+    return build_model(model_config(name, **given, **overrides))
+
+
+def _published(
+    name: str | None, pretrained: str | Path | bool | None
+) -> tuple[str | None, str | Path | None]:
+    """Architecture and weights that a name and `pretrained` mean together."""
+    if pretrained is True:
+        if name is None:
+            raise UserError(
+                "pretrained=True means the published weights of a model's name; give one, such as "
+                "create_model('vit_s16', pretrained=True), or a file, a directory or an address"
+            )
+        row = names.find(name)
+        return row.architecture, row.name
+    if isinstance(name, str) and not pretrained:
+        _check_name(name)
+    # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
+    if isinstance(name, str) and names.means_weights(name):
+        row = names.find(name)
+        return row.architecture, (row.name if pretrained is None else pretrained or None)
+    return name, pretrained or (None if pretrained is False else pretrained)
+
+
+def _check_name(name: str) -> None:
+    """UserError for a path, and for another package's name without its weights."""
+    if names.architecture_of(name) is not None:
+        return
+    if Path(name).expanduser().exists():
+        raise UserError(f"{name} is a path: create_model(pretrained={name!r}) loads it")
+    row = None if names.means_weights(name) else names.exact(name)
+    if row is not None:
+        raise UserError(
+            f"{name!r} is the name of weights: create_model({name!r}, pretrained=True) loads them; "
+            f"random ones of the architecture: create_model({row.architecture!r})"
+        )
+
+
+def load_pretrained(
+    pretrained: str | Path,
+    name: str | None = None,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    classes: Sequence[str] | None = None,
+    head: HeadRows = "fit",
+    published_size: bool = True,
+    weights: Literal["raw", "average"] | None = None,
+    **overrides: Any,
+) -> tuple[Model, LoadReport]:
+    """A model with the weights of a file, in float32, and the account of the load.
+
+    `pretrained`: a name of published weights (`vit models --weights`), whose image size and
+    normalisation are the published ones; an address (hf://org/repo, gs://bucket/file, https://...);
+    a run or model directory; or a file (.safetensors, .npz, .pth) of Google, timm, torchvision,
+    Hugging Face, DINOv2 or ours. Facts that change the logits and that it does not record are
+    taken from `overrides` (num_heads, activation, pos_embed), or it is refused.
+    `classes`: their names choose the rows of the head, as `head` says (`HeadRows`); with only
+    `num_classes` they are kept where the number is the file's. New rows are zero.
+    `published_size`: False keeps a file's own positions (DINOv2's are for larger images).
+    `weights`: of a file with both, the raw weights of a training or their average, the default.
+    UserError for a file that is damaged, needs code to be executed, or does not fit.
+    """
+    check_names(classes)
+    recognised, row = _open(pretrained, image_size, overrides | {"weights": weights})
+    if row is not None and published_size and recognised.config.size != row.size:
+        image_size = image_size or row.size
+    if row is not None and not row.outputs and num_classes is None and classes is None:
+        num_classes = 0  # several of Google's files have a head of zeros
+    report = LoadReport(
+        source=row.name if row is not None else str(pretrained),
+        format=recognised.format,
+        left_out=dict(recognised.left_out),
+        notes=list(recognised.notes),
+    )
+    if name is not None:
+        _check_architecture(recognised, name, pretrained)
+    target = adapt(
+        recognised,
+        report,
+        num_classes=num_classes,
+        image_size=image_size,
+        classes=classes,
+        head=head,
+        overrides=overrides,
+    )
+    # float32 whatever the file: half precision is a choice of the run, not of the file.
+    fresh = HEAD if report.reinitialised else ()
+    model = filled(target, recognised, str(pretrained), lambda t: t.float().contiguous(), fresh)
+    report.loaded = sum(name in recognised.tensors for name in model.state_dict())
+    report.classes = _class_names(recognised, target)
+    report.multilabel = recognised.extra.get("multilabel", False)
+    report.unanswerable = unanswerable(
+        target.num_classes,
+        multilabel=report.multilabel,
+        regression=recognised.extra.get("regression", False),
+    )
+    report.tree = recognised.extra.get("tree", False)
+    if target.num_classes and not report.reinitialised:
+        report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None
+        report.temperature = recognised.extra.get("temperature")
+    if report.classes is not None and recognised.classes is None and row is None:
+        report.notes.append(
+            f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"
+        )
+    report.preprocess, report.unprepared = recognised.preprocess, recognised.unprepared
+    if recognised.unprepared:
+        report.notes.append(f"how images are prepared is not taken over: {recognised.unprepared}")
+    if image_size is not None and report.preprocess is not None:
+        report.preprocess = {**report.preprocess, "image_size": list(target.size)}
+    model.preprocess = report.preprocess or {}
+    return model, report
+
+
+def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
+    """Architecture, classes, preprocessing and `extra` of a file; no tensor is read.
+
+    `facts`: fields of the configuration that the file does not record, such as num_heads.
+    """
+    given = {name: value for name, value in facts.items() if value is not None}
+    size = given.pop("image_size", None)
+    recognised, row = _open(pretrained, size, given)
+    config = recognised.config
+    if row is not None:
+        config = replace(config, image_size=size or row.size)
+        if not row.outputs:
+            tanh_layer = {"representation_size": None} if isinstance(config, ViTConfig) else {}
+            config = replace(config, num_classes=0, **tanh_layer)
+    return replace(recognised, config=config, classes=_class_names(recognised, config))
+
+
+def _open(
+    pretrained: str | Path,
+    image_size: int | tuple[int, int] | None,
+    overrides: dict[str, Any],
+) -> tuple[Recognised, NamedWeights | None]:
+    """The file of a name, an address or a path; with the row of published weights for a name."""
+    hints = dict(overrides)
+    if image_size is not None:
+        hints["image_size"] = as_size(image_size)
+    path, row = names.locate(pretrained)
+    if row is not None:
+        hints = row.facts | hints
+    asked = hints.pop("weights", None)
+    file = open_weights(path, hints, asked)
+    recognised = recognise(file)
+    recognised.unexpected = sorted(
+        file.shapes.keys() - recognised.used - recognised.left_out.keys()
+    )
+    recognised.left_out |= file.left_out
+    if file.average or (recognised.average and file.vit is not None):
+        recognised.average = True
+        recognised.notes.append("these weights are the running average of the training's")
+    kind = "average" if recognised.average else "raw"
+    if asked not in (None, kind):
+        raise UserError(f"{path} has no {KINDS[asked]}: its only ones are the {KINDS[kind]}")
+    if row is not None:
+        _check_architecture(recognised, row.architecture, path)
+        if row.outputs and recognised.config.num_classes != row.outputs:
+            raise UserError(
+                f"{path} is not {row.name}: it has {recognised.config.num_classes:,} outputs "
+                f"instead of {row.outputs:,}"
+            )
+        recognised.preprocess, recognised.unprepared, recognised.notes = row.preprocess(), "", []
+    return recognised, row
+
+
+def _check_architecture(recognised: Recognised, name: str, source: str | Path) -> None:
+    """UserError for another architecture; names the weights of this one."""
+    differing = same_architecture(recognised.config, model_config(name))
+    if differing:
+        weights = [each for entry in names.entries() for each in entry.of(name)]
+        hint = f"; published weights of {name}: {', '.join(weights)}" if weights else ""
+        raise UserError(f"{source} is not a {name}: it has {', '.join(differing)}{hint}")
+
+
+def _class_names(recognised: Recognised, target: ModelConfig) -> list[str] | None:
+    if recognised.classes is not None and len(recognised.classes) == target.num_classes:
+        return recognised.classes
+    if recognised.config.num_classes != target.num_classes or recognised.classes is not None:
+        return None
+    return names.class_names(target.num_classes)
