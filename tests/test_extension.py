@@ -26,7 +26,7 @@ Run = Callable[..., str]
 
 def install(site: Path) -> int:
     """Writes the package of the page and its metadata into a folder; returns its lines of code."""
-    modules = re.findall(r"`(vit_npz/\w+\.py)`[^\n]*\n\n```python\n(.*?)```", SECTION, re.S)
+    modules = re.findall(r"`(vit_npz/\w+\.py)`.*?```python\n(.*?)```", SECTION, re.S)
     assert len(modules) == 3
     for name, text in [*modules, ("vit_npz/__init__.py", "")]:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
@@ -88,3 +88,4 @@ def test_the_extension_of_the_page_trains_with_two_processes_and_two_workers(
     assert summary["metrics"]["test/acc1"] > 0.9
     score = json.loads(run("test", "out", "--json"))
     assert score["test/acc1"] == pytest.approx(summary["metrics"]["test/acc1"])
+    assert "a side below 32 pixels" in run("data", "check", "shades")

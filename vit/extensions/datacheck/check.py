@@ -28,10 +28,10 @@ from vit.data.groups import group_numbers
 from vit.data.loaders import range_loader
 from vit.data.manifest import SEPARATOR
 from vit.data.photo import Photo
+from vit.data.roots import source_of
 from vit.data.scan import entries
 from vit.data.settings import Columns, Reading, Splitting
 from vit.data.sources import SPLITS, PathList
-from vit.extensions.sources.addresses import names_shards
 from vit.writing import atomic, for_spreadsheet
 
 SIDE = 32
@@ -115,7 +115,7 @@ class Pictures:
         """
         check_source(None, root)
         place, whole = Path(root).expanduser(), Splitting(val_fraction=0.0, test_fraction=0.0)
-        beside = place.is_dir() and not names_shards(root)
+        beside = place.is_dir() and source_of(root) is None
         labelled = not beside or any(entry.is_dir() for entry in entries(str(place)))
         options: Any = {"columns": Columns(group=group), "labelled": labelled, "tree": tree}
         self.splits = find_splits(None, root, Reading(cut=whole, **options))
@@ -187,18 +187,21 @@ def _facts_of(items: ConcatDataset[Any], positions: range) -> np.ndarray:
     return facts
 
 
-def _read(item: str | bytes, fact: Any) -> None:
-    """Sets the fields of a file; raises ImageError if it cannot be opened."""
+def _read(item: Any, fact: Any) -> None:
+    """Sets the fields of an image; raises ImageError if it cannot be opened."""
     photo = Photo(item)
     side = min(photo.height, photo.width, SHORT_SIDE)
     gray = photo.cover((side, side), "bilinear").convert("L")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # size, damaged EXIF fields: `Photo` has judged them
+    if isinstance(item, str | bytes):
         content = item if isinstance(item, bytes) else Path(item).read_bytes()
-        with Image.open(BytesIO(content)) as image:
-            fact["format"] = image.format
-            fact["rotated"] = turned(image) is not None
-        fact["digest"] = blake2b(content, digest_size=16).digest()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # size, damaged EXIF fields: `Photo` has judged them
+            with Image.open(BytesIO(content)) as image:
+                fact["format"] = image.format
+                fact["rotated"] = turned(image) is not None
+    else:  # a source has decoded it
+        content = photo.image().tobytes()
+    fact["digest"] = blake2b(content, digest_size=16).digest()
     small = fact["small"] = np.asarray(gray.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
     fact["height"], fact["width"] = photo.height, photo.width
     fact["blank"] = small.max() < BRIGHT or small.std() < PLAIN
