@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from vit.data.module import ImageData
-from vit.runs import batch, options
+from vit.extensions.scale import batch_trial
+from vit.runs import options
 from vit.runs.options import Options
 
 PAGE = (Path(__file__).parents[1] / "docs" / "coming_from.md").read_text(encoding="utf-8")
@@ -33,7 +34,7 @@ def test_what_the_page_says_to_type_is_accepted(
     Path("empty.yaml").write_text("model: {}\n")
     monkeypatch.setattr(options, "fill_from_weights", lambda config: None)
     monkeypatch.setattr(ImageData, "look", lambda data, before=None: data)
-    monkeypatch.setattr(batch, "computes_on_cpu", lambda accelerator: False)
+    monkeypatch.setattr(batch_trial, "computes_on_cpu", lambda accelerator: False)
     here = typed.replace("wandb", "tensorboard").replace("--resume FILE", "--resume never")
     words = shlex.split(here)
     recipe = [] if "-c" in words else ["-c", "empty.yaml"]

@@ -29,11 +29,11 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inference": ({"data", "models", "weights"}, 538),
     "training": ({"models", "weights"}, 2_957),
 }
-ROOMS["runs"] = (set(ROOMS), 2_806)
-ROOMS["cli"] = (set(ROOMS), 829)
+ROOMS["runs"] = (set(ROOMS), 2_802)
+ROOMS["cli"] = (set(ROOMS), 809)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_930}
-CORE_LINES = 16_865
+CORE_LINES = 16_841
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

@@ -1,7 +1,6 @@
 """The commands' parser, argument types, and lists of image files."""
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
@@ -126,21 +125,3 @@ def weights_of(model: str) -> str:
 
         return str(find_checkpoint(folder))
     return str(folder) if folder.exists() else model
-
-
-def data_sets(text: str) -> dict[str, str | None]:
-    """Name -> folder or manifest, or None for a set of the catalog.
-
-    'cifar10,my_photos/,pets=/data/pets' has the names cifar10, my_photos and pets.
-    """
-    from vit.data.catalog import data_set  # heavy: imports numpy
-
-    sources: dict[str, str | None] = {}
-    for item in filter(None, map(str.strip, re.split(r",(?![^{]*\})", text))):  # not in braces
-        name, root = data_set(item)
-        if name in sources:
-            raise UserError(f"--data has {name!r} twice; name one of them, as in other={name}")
-        sources[name] = root
-    if not sources:
-        raise UserError("--data is empty; give names or folders, as in --data cifar10,my_photos/")
-    return sources

@@ -176,13 +176,9 @@ class Subject:
         model.forward = lambda images: engine.tensors(images)["logits"]
 
 
-def images_of(run: Path, args: list[str]) -> ImageData:
-    """The images of a run, cut as it did; `args`: options of the data that replace the run's."""
-    recorded = _checked_options(run)
-    if not any(arg.startswith("--data.root") for arg in args):
-        check_given(recorded.get("own"), "images")
-    options = _options(run, recorded, args).data
-    return ImageData(**options).unseen_by(known_by(run, before=True))
+def data_options(run: Path, args: list[str]) -> dict[str, Any]:
+    """Arguments of ImageData: those of a run, replaced by `args`. UserError as for a Subject."""
+    return vars(_options(run, _checked_options(run), args).data)
 
 
 def _checked_options(run: Path) -> dict[str, Any]:

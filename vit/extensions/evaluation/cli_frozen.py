@@ -1,5 +1,6 @@
 """Options of the commands on frozen features, and opening the model and data that they name."""
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ from vit.cli.arguments import (
     add_engine,
     asked_device,
     chosen_device,
-    data_sets,
     weights_of,
 )
 from vit.console import note
@@ -70,6 +70,24 @@ def bench_parser(command: str, description: str, *, cached: bool = True) -> OneL
     parser.add_argument("--data-dir", metavar="DIR", help="where downloads go")
     parser.add_argument("--group", metavar="NAME", help="as --data.columns.group of vit fit")
     return parser
+
+
+def data_sets(text: str) -> dict[str, str | None]:
+    """Name -> folder or manifest, or None for a set of the catalog.
+
+    'cifar10,my_photos/,pets=/data/pets' has the names cifar10, my_photos and pets.
+    """
+    from vit.data.catalog import data_set  # heavy: imports numpy
+
+    sources: dict[str, str | None] = {}
+    for item in filter(None, map(str.strip, re.split(r",(?![^{]*\})", text))):  # not in braces
+        name, root = data_set(item)
+        if name in sources:
+            raise UserError(f"--data has {name!r} twice; name one of them, as in other={name}")
+        sources[name] = root
+    if not sources:
+        raise UserError("--data is empty; give names or folders, as in --data cifar10,my_photos/")
+    return sources
 
 
 def one_data_set(text: str) -> tuple[str, str | None]:

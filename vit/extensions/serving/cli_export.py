@@ -80,11 +80,14 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
 
 def _held_out(run: Path, count: int) -> list[Any]:
     """At most so many images drawn of val, or else of test; [] if the data is gone."""
+    from vit.data.module import ImageData
     from vit.data.sampler import evaluated
-    from vit.runs.evaluate import images_of  # heavy: imports lightning
+    from vit.inference.lineage import known_by
+    from vit.runs.evaluate import data_options  # heavy: imports lightning
 
+    options = data_options(run, [])
     try:
-        data = images_of(run, [])
+        data = ImageData(**options).unseen_by(known_by(run, before=True))
         images = data.splits.val or data.splits.test
     except UserError as error:
         note(f"the images of {run} are not used: {error}")

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
+from vit.cli.arguments import OneLineParser, number, share, whole_number
 from vit.console import say
 from vit.errors import UserError
+from vit.extensions.evaluation.cli_frozen import data_sets
 from vit.extensions.transfer.cli_trainings import trainings
 from vit.extensions.transfer.transfer_table import to_json, to_markdown
 

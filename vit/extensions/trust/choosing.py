@@ -20,9 +20,10 @@ from vit.extensions.trust.rejection import accuracies, choose
 from vit.extensions.trust.trust import FILE, Trust
 from vit.extensions.trust.unknown import References, all_scores, unlikeness
 from vit.inference.classifier import Classifier, load
-from vit.inference.lineage import note_seen
-from vit.runs.directory import locked
-from vit.runs.evaluate import images_of
+from vit.inference.lineage import known_by, note_seen
+from vit.runs.directory import locked, recorded_options
+from vit.runs.evaluate import data_options
+from vit.runs.mistakes import check_given
 from vit.runs.records import read_summary
 
 TRAIN, IMAGES = 1_000, 2_000
@@ -44,7 +45,10 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
     `args`: options of the data that replace the run's. UserError for a run that has not ended, that
     names no classes or several for an image, or has no images for this.
     """
-    data = images_of(run, [*args, "--data.loading.cache=none"])
+    options = data_options(run, [*args, "--data.loading.cache=none"])
+    if not any(arg.startswith("--data.root") for arg in args):
+        check_given(recorded_options(run).get("own"), "images")
+    data = ImageData(**options).unseen_by(known_by(run, before=True))
     with locked(run, way=""):
         summary = read_summary(run)
         if summary.get("finished") is not True:
