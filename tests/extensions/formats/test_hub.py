@@ -27,7 +27,7 @@ PREPROCESS = {"image_size": [16, 16]}
 HF_LOAD = """
 import os, sys
 import vit
-from vit.weights import hub
+from vit.extensions.formats import hub
 from vit.weights.pretrained import load_pretrained
 from vit.errors import UserError
 hub.HUB_SECONDS = float(os.environ.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
