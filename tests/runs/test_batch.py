@@ -21,9 +21,9 @@ FIT = ("fit", "-c", "cifar10", *OPTIONS, "--trainer.max_epochs=-1")
     ("options", "batch"), [((), 64), (("--data.global_batch=48",), None), (("-c=cifar10",), 128)]
 )
 def test_the_number_that_is_used_without_a_word_is_written(
-    options: tuple[str, ...], batch: int | None, photos: Path
+    options: tuple[str, ...], batch: int | None, photos: Path, tmp_path: Path
 ) -> None:
-    recipe = Path("own.yaml")
+    recipe = tmp_path / "own.yaml"
     recipe.write_text("data: {image_size: 16}\n")
     config = Options(["-c", str(recipe), *options, "--data.root", str(photos)]).config
     assert config.data.batch_size == batch
