@@ -105,7 +105,11 @@ def plain_loop(recipe: Path) -> Iterator[None]:
     """Training without end, a step at a time."""
     model, data = vit.from_recipe(recipe)
     network: Any = model.model.train()
-    groups = param_groups(network.named_parameters(), depth=network.config.depth)
+    groups = param_groups(
+        network.named_parameters(),
+        depth=network.config.depth,
+        no_weight_decay=network.no_weight_decay(),
+    )
     optimizer = torch.optim.AdamW(groups, lr=0.001, fused=True)
     data.setup("fit")
     for images, labels, _ in endless(data):

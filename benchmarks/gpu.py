@@ -132,7 +132,11 @@ def optimizers(bench: Bench) -> Rows:
     for name in ("AdamW", "fused AdamW", "Muon"):
         network = build_model(config).to(bench.device)
         if name == "Muon":
-            groups = param_groups(network.named_parameters(), depth=config.depth)
+            groups = param_groups(
+                network.named_parameters(),
+                depth=config.depth,
+                no_weight_decay=network.no_weight_decay(),
+            )
             optimizer = MuonWithAdamW(groups)
         else:
             fused = True if name == "fused AdamW" else None

@@ -39,7 +39,6 @@ from vit.extensions.compute.timing import (
 )
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
-from vit.training.losses import with_penalties
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.building import build_empty
 
@@ -59,7 +58,6 @@ __all__ = [
     "param_groups",
     "training",
     "versions",
-    "with_penalties",
     "work",
 ]
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import RESULTS, arguments, build_model, document, param_groups, save, with_penalties
+from harness import RESULTS, arguments, build_model, document, param_groups, save
 from PIL import Image
 from torch import Tensor, nn
 
@@ -172,7 +172,8 @@ def fit(
     """Trains the model. What `look` finds at each quarter, and seconds, without those of `look`."""
     images, labels = data
     clock = time.process_time if images.device.type == "cpu" else time.monotonic
-    groups = param_groups(model.named_parameters(), depth=setting.depth)
+    tables = model.no_weight_decay()
+    groups = param_groups(model.named_parameters(), depth=setting.depth, no_weight_decay=tables)
     options: dict[str, Any] = {"lr": setting.lr, "weight_decay": setting.weight_decay}
     optimizer = torch.optim.AdamW(groups, **options, fused=True)
     generator = torch.Generator().manual_seed(seed)
@@ -191,7 +192,7 @@ def fit(
             group["lr"] = setting.lr * min((step + 1) / setting.warmup, left)
         optimizer.zero_grad()
         loss = F.cross_entropy(model.train()(x), labels[batch])
-        with_penalties(loss, model).backward()
+        (loss + model.auxiliary_loss()).backward()
         optimizer.step()
         if (step + 1) * 4 // setting.steps > step * 4 // setting.steps:  # at each quarter
             loss.item()  # waits for a GPU

@@ -253,7 +253,12 @@ def our_recipe(job: Job) -> Learner:
     recipe, data, fields = from_recipe(job, named(job.options))
     model = peer(job, fields["setting"], data.num_classes, like=recipe.model.config)
     depth = recipe.model.config.depth
-    groups = param_groups(model.named_parameters(), depth=depth, layer_decay=recipe.layer_decay)
+    groups = param_groups(
+        model.named_parameters(),
+        depth=depth,
+        layer_decay=recipe.layer_decay,
+        no_weight_decay=model.no_weight_decay(),  # pyright: ignore[reportCallIssue]
+    )
     optimizer = recipe.optimizer(groups)
     for group in optimizer.param_groups:
         group["lr"] *= group["lr_scale"]

@@ -23,17 +23,17 @@ scored and used."""
 
 # Room of the core -> (rooms that it may import, beside the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_930),
+    "models": (set(), 1_892),
     "weights": ({"models"}, 1_931),
     "data": (set(), 3_944),
     "inference": ({"data", "models", "weights"}, 538),
-    "training": ({"models", "weights"}, 2_957),
+    "training": ({"models", "weights"}, 2_946),
 }
 ROOMS["runs"] = (set(ROOMS), 2_802)
 ROOMS["cli"] = (set(ROOMS), 809)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_930}
-CORE_LINES = 16_841
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_929}
+CORE_LINES = 16_791
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
@@ -75,7 +75,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "scale": set(),
     "doctor": set(),
 }
-EXTENSION_LINES = {"formats": 3_752, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
+EXTENSION_LINES = {"formats": 3_750, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
 """Most lines of an extension; 1,950 of the others."""
 EDGES: dict[tuple[str, str], str] = {
     ("cli/classify.py", "vit.extensions.serving.answers"): "a table, or the core",
@@ -83,7 +83,6 @@ EDGES: dict[tuple[str, str], str] = {
     ("data/module.py", "vit.extensions.transfer.pseudo"): "a class path",
     ("data/transforms.py", "vit.extensions.recipes.extra"): "a class path",
     ("data/transforms.py", "vit.extensions.recipes.randaugment"): "a class path",
-    ("models/vision_transformer.py", "vit.extensions.formats.rotary"): "a subclass",
     ("runs/finish.py", "vit.extensions.inspection.looks"): "a finisher",
     ("runs/finish.py", "vit.extensions.reports.pretraining"): "a finisher",
     ("runs/finish.py", "vit.extensions.reports.results"): "a finisher",
@@ -148,7 +147,7 @@ def edges() -> set[tuple[str, str]]:
 
 def test_the_core_imports_of_extensions_what_is_listed() -> None:
     assert edges() == EDGES.keys()
-    assert len(EDGES) <= 13
+    assert len(EDGES) <= 12
 
 
 def test_the_core_only_gets_smaller() -> None:

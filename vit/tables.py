@@ -75,7 +75,8 @@ TABLES: dict[str, dict[str, str]] = {
     "folders": {"sharded": "vit.extensions.scale.sharded:read_folder"},
     # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.
     "builders": {
-        "variant": "vit.extensions.variants.table:build",
+        "variant": "vit.extensions.variants.transformer:build",
+        "rotary": "vit.extensions.formats.rotary:build",
     },
     # Words that mean weights, and the classes of their heads -> vit.weights.names.Names.
     "names": {
@@ -90,9 +91,7 @@ TABLES: dict[str, dict[str, str]] = {
         ".pt2": "vit.extensions.serving.engines:open_engine",
     },
     # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
-    "runtimes": {
-        "openvino": "vit.extensions.serving.engines:in_openvino",
-    },
+    "runtimes": {"openvino": "vit.extensions.serving.engines:in_openvino"},
     # Option of a number -> vit.inference.classifier.Answer.
     "answers": {
         "coverage": "vit.extensions.trust.trust_answers:Coverage",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import build_model
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -24,7 +25,9 @@ SMALL: dict[str, Any] = {
 
 def small_vit(**overrides: Any) -> VisionTransformer:
     """A plain ViT, 16 patches at 32 pixels, in evaluation mode with random weights everywhere."""
-    return filled(VisionTransformer(ViTConfig(**{**SMALL, **overrides})))
+    model = build_model(ViTConfig(**{**SMALL, **overrides}))
+    assert isinstance(model, VisionTransformer)
+    return filled(model)
 
 
 def small_hybrid(**overrides: Any) -> VisionTransformer:

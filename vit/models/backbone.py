@@ -34,10 +34,6 @@ class TimmNames:
         """Recomputes layers in the backward pass instead of keeping their activations."""
         self.activation_checkpointing = enable
 
-    def _grid_of(self, layer: int, grid: tuple[int, int]) -> list[int]:
-        """Rows and columns of tokens after a layer, for a grid of patches."""
-        return [side * self.patch_size // self.layer_strides[layer] for side in grid]
-
     @property
     def feature_info(self) -> list[dict[str, Any]]:
         """Channels and stride of each layer of `forward_intermediates`."""
@@ -46,9 +42,13 @@ class TimmNames:
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that are neither kernels nor covered by the rule of one dimension."""
-        names = set(dict(self.named_parameters()))  # pyright: ignore[reportAttributeAccessIssue]
-        tokens = {"pos_embed", "cls_token", "dist_token", "reg_token"} & names
-        return tokens | {name for name in names if name.endswith("_table")}
+        names = dict(self.named_parameters())  # pyright: ignore[reportAttributeAccessIssue]
+        tokens = {"pos_embed", "cls_token", "dist_token", "reg_token", "attn_pool.latent"}
+        return tokens & names.keys()
+
+    def auxiliary_loss(self) -> Tensor | float:
+        """What the layers add to the loss, by the last forward pass in training."""
+        return 0.0
 
     def forward_intermediates(
         self,
@@ -79,10 +79,7 @@ class TimmNames:
         if grid is not None:
             prefixes, found = [y[:, :p] for y in found], [y[:, p:] for y in found]
             if output_fmt == "NCHW":
-                grids = [self._grid_of(i, grid) for i in outputs]
-                found = [
-                    y.transpose(1, 2).unflatten(2, g) for y, g in zip(found, grids, strict=True)
-                ]
+                found = [y.transpose(1, 2).unflatten(2, grid) for y in found]
             if return_prefix_tokens and p:
                 found = list(zip(found, prefixes, strict=True))
         return found if intermediates_only else (self._normed(last, end), found)

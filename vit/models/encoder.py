@@ -6,7 +6,7 @@ CaiT (arXiv:2103.17239); DropPath drops whole residual branches per image (arXiv
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -56,57 +56,29 @@ def rotated(x: Float[Tensor, "b heads m e"], place: Place) -> Float[Tensor, "b h
     return turned.transpose(1, 2)
 
 
-class KeylessBias(nn.Linear):
-    """The joint matrix of queries, keys and values without the bias of the keys.
-
-    DINOv3 (dinov3/layers/attention.py, LinearKMaskedBias). After a rotation such a bias changes
-    scores. It stays in the state dict, so that the shape is that of every other model.
-    """
-
-    def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d3"]:
-        q, k, v = self.bias.chunk(3)  # zeros in place of those of the keys, which get no gradient
-        return F.linear(input, self.weight, torch.cat([q, torch.zeros_like(k), v]))
-
-
 class Attention(nn.Module):
     """Multi-head self-attention with a joint matrix for queries, keys and values (appendix A).
 
     Dropout follows the output projection; the published models never drop attention weights.
     """
 
-    def __init__(
-        self, width: int, num_heads: int, dropout: float = 0.0, *, key_bias: bool = True
-    ) -> None:
+    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = (nn.Linear if key_bias else KeylessBias)(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
-        self.rel_pos: Any = None  # from queries and place to a bias of the scores
 
     def forward(self, x: Float[Tensor, "b n d"], place: Place) -> Float[Tensor, "b n d"]:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
-        y = self.attend(rotated(q, place), rotated(k, place), v, place)
+        y = attend(rotated(q, place), rotated(k, place), v, place.bias)
         return self.drop(self.proj(y.transpose(1, 2).flatten(2)))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads n e"]:
-        """The heads' outputs of queries, keys and values, `b heads n e` each."""
-        return attend(q, k, v, self.bias(q, place))
-
-    def bias(self, q: Tensor, place: Place) -> Tensor | None:
-        """What `rel_pos` and the place add to the scores of queries `b heads n e`."""
-        if self.rel_pos is None:
-            return place.bias
-        bias = self.rel_pos(q, place)
-        return bias if place.bias is None else bias + place.bias
 
     def init_weights(self) -> None:
         """As in the official code, where queries, keys and values are separate matrices."""
         xavier_(self.qkv, matrices=3)
         xavier_(self.proj)
-        if self.rel_pos is not None:
-            self.rel_pos.init_weights()
 
 
 class Mlp(nn.Module):
@@ -185,7 +157,6 @@ class Block(nn.Module):
         dropout: float,
         drop_path: float,
         layer_scale: float | None,
-        key_bias: bool = True,
     ) -> None:
         super().__init__()
 
@@ -194,7 +165,7 @@ class Block(nn.Module):
             return [scale, DropPath(drop_path) if drop_path > 0 else nn.Identity()]
 
         self.norm1 = norm(width)
-        self.attn = Attention(width, num_heads, dropout, key_bias=key_bias)
+        self.attn = Attention(width, num_heads, dropout)
         self.ls1, self.drop_path1 = branch_end()
         self.norm2 = norm(width)
         self.mlp = Mlp(width, mlp_dim, activation, dropout)

@@ -7,13 +7,12 @@ d width, k classes. Parameter names are those of timm and DINOv2.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.formats.rotary import RotaryEmbedding
 from vit.models.backbone import TimmNames, layer_indices, run
 from vit.models.config import ViTConfig
 from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
@@ -22,8 +21,6 @@ from vit.models.initialization import lecun_normal_, zero_
 from vit.models.pooling import AttentionPool
 from vit.shapes import Float, Int
 
-Layer = TypeVar("Layer", bound=Block)
-
 
 class VisionTransformer(TimmNames, nn.Module):
     """Patches, encoder, head.
@@ -31,31 +28,20 @@ class VisionTransformer(TimmNames, nn.Module):
     Attributes: `num_features` (input width of the head), `patch_size` (token stride in pixels),
     `layer_channels` and `layer_strides` (of `intermediate_layers`), `num_prefix_tokens` (before the
     patches), and `activation_checkpointing`: if True, the backward pass recomputes each layer, with
-    about 1/depth of the memory and 4/3 of the work.
-
-    Args:
-        config: Architecture.
-        positions: In place of `config.pos_embed`: a module that computes a table `1 n d` (or None)
-            of a grid (rows, columns), which is added to the patches, and has `init_weights`.
-        layers: In place of the paper's: modules that map tokens `b n d` and their Place to tokens,
-            and have `init_weights`.
+    about 1/depth of the memory and 4/3 of the work. `rope` computes the Rotation of a grid for
+    tokens; it is None but for rotary positions. Those and variants need `build_model`.
     """
 
     preprocess: dict[str, Any] | None = None
     """Preprocessing of the weights, for `vit.transforms`: {} if not recorded, None if fresh."""
 
-    def __init__(
-        self,
-        config: ViTConfig,
-        *,
-        positions: nn.Module | None = None,
-        layers: Sequence[nn.Module] | None = None,
-    ) -> None:
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
         d = config.width
         self.patch_size = config.patch_size
         self.layer_channels = [d] * config.depth
+        self.layer_strides = [config.patch_size] * config.depth
         self.activation_checkpointing = False
         self.num_prefix_tokens = config.num_prefix_tokens
 
@@ -63,22 +49,25 @@ class VisionTransformer(TimmNames, nn.Module):
         self.cls_token = _token(1, d) if config.class_token else None
         self.dist_token = _token(1, d) if config.distillation_token else None
         self.reg_token = _token(config.num_registers, d) if config.num_registers else None
-        self.positions = positions
-        kind = config.pos_embed if positions is None else None
+        layers = self._build_layers(config)
+        self.pos_drop = nn.Dropout(config.dropout)
+        self.rope: nn.Module | None = None
+
+        norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
+        self.blocks = nn.ModuleList(layers)
+        self.norm = nn.Identity() if config.norm_after_pool else norm(d)
+        self._build_head(norm)
+        self.init_weights()
+
+    def _build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
+        """Builds what `position_table` reads, and returns the layers: modules that map tokens
+        `b n d` and their Place to tokens, and have `init_weights`."""
+        kind, d = config.pos_embed, config.width
         self.pos_embed = _token(config.num_positions, d) if kind == "learned" else None
         self.fixed_positions: Tensor | None
         fixed = sincos2d(config.grid, d) if kind == "sincos2d" else None
         self.register_buffer("fixed_positions", fixed, persistent=False)
-        self.pos_drop = nn.Dropout(config.dropout)
-        self.rope = None if config.rotary is None else RotaryEmbedding(config, config.rotary)
-
-        norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
-        self.blocks = nn.ModuleList(plain_layers(config) if layers is None else layers)
-        strides = (getattr(block, "stride", 1) for block in self.blocks)  # of a funnel
-        self.layer_strides = [config.patch_size * stride for stride in strides]
-        self.norm = nn.Identity() if config.norm_after_pool else norm(d)
-        self._build_head(norm)
-        self.init_weights()
+        return plain_layers(config)
 
     def _build_head(self, norm: "partial[nn.LayerNorm]") -> None:
         config, d = self.config, self.config.width
@@ -214,7 +203,7 @@ class VisionTransformer(TimmNames, nn.Module):
             tokens = self.norm(outputs[i]) if norm else outputs[i]
             patches = tokens[:, self.num_prefix_tokens :]
             if reshape:
-                patches = patches.transpose(1, 2).unflatten(2, self._grid_of(i, grid))
+                patches = patches.transpose(1, 2).unflatten(2, grid)
             cls = None if self.cls_token is None else tokens[:, 0]
             found.append((patches, cls) if return_cls else patches)
         return found
@@ -240,7 +229,7 @@ class VisionTransformer(TimmNames, nn.Module):
     ) -> Tensor:
         """The rest of equation 1: prefix tokens, then patches `b n d` with positions."""
         prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token) if t is not None]
-        positions = self._positions(grid)
+        positions = self.position_table(grid)
         if positions is not None:
             slots = positions.shape[1] - x.shape[1]
             x = x + positions[:, slots:].to(x.dtype)
@@ -255,11 +244,9 @@ class VisionTransformer(TimmNames, nn.Module):
             x = torch.cat([t.to(x.dtype).expand(b, -1, -1) for t in prefix] + [x], dim=1)
         return self.pos_drop(x)
 
-    def _positions(self, grid: tuple[int, int]) -> Tensor | None:
-        """The position table for this grid, `1 n d`; a learned one includes prefix slots."""
+    def position_table(self, grid: tuple[int, int]) -> Tensor | None:
+        """What is added to the patches of this grid, `1 n d`; a learned one has prefix slots."""
         config = self.config
-        if self.positions is not None:
-            return self.positions(grid)
         if self.fixed_positions is not None:
             if grid == config.grid:
                 return self.fixed_positions
@@ -273,7 +260,7 @@ class VisionTransformer(TimmNames, nn.Module):
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Resamples the position table for another image size, in place; timm's name."""
         config = replace(self.config, image_size=img_size)
-        positions = self._positions(config.grid)
+        positions = self.position_table(config.grid)
         if self.fixed_positions is not None:
             self.fixed_positions = positions
         elif self.pos_embed is not None and positions is not None:
@@ -288,11 +275,11 @@ class VisionTransformer(TimmNames, nn.Module):
             (self.cls_token, 0.0),
             (self.dist_token, 0.02),
             (self.reg_token, 1e-6),
-            (self.pos_embed, 0.02),
         ):
             if token is not None:
                 nn.init.normal_(token, std=std)
-        parts: list[Any] = [self.positions, *self.blocks, self.attn_pool]
+        self._init_positions()
+        parts: list[Any] = [*self.blocks, self.attn_pool]
         for part in parts:
             if part is not None:
                 part.init_weights()
@@ -300,11 +287,15 @@ class VisionTransformer(TimmNames, nn.Module):
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
 
+    def _init_positions(self) -> None:
+        if self.pos_embed is not None:
+            nn.init.normal_(self.pos_embed, std=0.02)
 
-def plain_layers(config: ViTConfig, kind: type[Layer] = Block) -> list[Layer]:
-    """The encoder's layers of the paper, or of a subclass, as many as the model is deep."""
+
+def plain_layers(config: ViTConfig) -> list[Block]:
+    """The encoder's layers of the paper, as many as the model is deep."""
     return [
-        kind(
+        Block(
             width=config.width,
             num_heads=config.num_heads,
             mlp_dim=config.mlp_dim,
@@ -313,7 +304,6 @@ def plain_layers(config: ViTConfig, kind: type[Layer] = Block) -> list[Layer]:
             dropout=config.dropout,
             drop_path=rate,
             layer_scale=config.layer_scale,
-            key_bias=config.rotary is None or config.rotary.key_bias,
         )
         for rate in _drop_path_rates(config)
     ]

@@ -19,10 +19,13 @@ Model: TypeAlias = "VisionTransformer | ResNet"
 
 class Builder(Protocol):
     """Builds a Vision Transformer that a field of its configuration changes: a row of the table
-    `builders`, under the field's name."""
+    `builders`, under the field's name. Rows are asked in order."""
 
-    def __call__(self, config: ViTConfig, /) -> "VisionTransformer":
-        """A model with fresh weights. UserError for a value of the field that it cannot build."""
+    def __call__(
+        self, config: ViTConfig, model: "VisionTransformer | None", /
+    ) -> "VisionTransformer":
+        """A model with fresh weights, or that of the rows before, changed. UserError for a value
+        of the field that it cannot build."""
         ...
 
 
@@ -244,8 +247,9 @@ def build_model(config: ModelConfig) -> Model:
 
     if isinstance(config, ResNetConfig):
         return ResNet(config)
+    model = None
     for field, row in rows("builders").items():
         if getattr(config, field, None):
             build: Builder = resolve(row)
-            return build(config)
-    return VisionTransformer(config)
+            model = build(config, model)
+    return VisionTransformer(config) if model is None else model

@@ -154,12 +154,6 @@ class Loss:
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
-def with_penalties(loss: Tensor, network: nn.Module) -> Tensor:
-    """The loss plus what layers add to it: each `penalty` of the network's last forward pass."""
-    modules = [module for module in network.modules() if "penalty" in vars(module)]
-    return sum([vars(module).pop("penalty") for module in modules], loss)
-
-
 def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
     """n / (k * count) per class: their mean over the images is 1."""
     empty = [i for i, count in enumerate(counts) if count == 0]

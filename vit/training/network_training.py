@@ -29,7 +29,6 @@ from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.lightning_internals import is_logged
-from vit.training.losses import with_penalties
 from vit.training.metrics import SplitMetrics
 from vit.training.optimizers.param_groups import param_groups
 from vit.training.parts import Dividing
@@ -270,7 +269,12 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def make_optimizer(self) -> Any:
         """The optimizer over named groups, without its schedule."""
         depth = len(self.model.layer_channels)
-        groups = param_groups(self._trained(), depth=depth, layer_decay=self.layer_decay)
+        groups = param_groups(
+            self._trained(),
+            depth=depth,
+            layer_decay=self.layer_decay,
+            no_weight_decay=self.model.no_weight_decay(),
+        )
         optimizer = build_optimizer(self.optimizer, groups)
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
         optimizer._step_supports_amp_scaling = False
@@ -283,7 +287,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return self.model.named_parameters()
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        loss, size = with_penalties(self.training_loss(batch), self.model), len(batch[0])
+        loss, size = self.training_loss(batch) + self.model.auxiliary_loss(), len(batch[0])
         value, (step, sums) = loss.detach().float(), self._step_loss
         part = torch.stack([value * size, torch.full_like(value, size)])
         sums = part if step != self.trainer.global_step else sums + part

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from vit.errors import UserError
-from vit.extensions.formats import published
 from vit.extensions.formats.class_names import imagenet21k_classes
-from vit.extensions.formats.published import Published, find, pages, table
+from vit.extensions.formats.published import Published, find, listing, table
 from vit.models.config import ViTConfig
 from vit.models.zoo import ZOO, build_model, model_config
 from vit.weights.adapt import same_architecture
@@ -20,6 +19,7 @@ from vit.weights.names import named
 from vit.weights.pretrained import inspect_pretrained
 
 ROWS = table()
+PAGES, DEFAULTS = listing()["pages"], listing()["defaults"]
 BUCKETS = ("https://storage.googleapis.com/", "gs://")
 VISION_TRANSFORMER = "vision_transformer README"
 BIG_TRANSFER = "big_transfer README"
@@ -59,16 +59,16 @@ def test_names_without_a_tag_are_the_weights_that_their_library_takes() -> None:
     names = {row.timm.partition(".")[0] for row in ROWS.values() if row.timm}
     for name in names:
         entry = timm.get_pretrained_cfg(name)
-        assert published.defaults()[name] == f"{name}.{entry.tag}"
+        assert DEFAULTS[name] == f"{name}.{entry.tag}"
         full = [row.name for row in ROWS.values() if row.timm == f"{name}.{entry.tag}"]
         if full:
             assert [find(name).name] == [find(f"timm/{name}").name] == full
-    for name in published.defaults().keys() - names:
-        assert published.defaults()[name] == str(theirs.get_model_weights(name).DEFAULT)
-        assert find(name).source == f"torchvision {published.defaults()[name]}"
+    for name in DEFAULTS.keys() - names:
+        assert DEFAULTS[name] == str(theirs.get_model_weights(name).DEFAULT)
+        assert find(name).source == f"torchvision {DEFAULTS[name]}"
     kinds = {re.sub(r"vit_(\w)(\d+)", r"vit_\1_\2", row.architecture) for row in ROWS.values()
              if row.format == "torchvision"}  # fmt: skip
-    assert published.defaults().keys() - names == kinds
+    assert DEFAULTS.keys() - names == kinds
 
 
 def test_torchvisions_rows_are_all_members_of_its_enums() -> None:
@@ -103,14 +103,14 @@ def test_torchvisions_rows_are_all_members_of_its_enums() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_every_row_has_a_source_that_can_be_looked_up(name: str) -> None:
     row = ROWS[name]
-    if row.source in pages():
+    if row.source in PAGES:
         assert row.address == _address_on_page(row)
     else:
         assert row.source.startswith("torchvision ") or row.source == f"timm {row.timm}"
     for source in (row.digest_source, row.images, row.licence_source):
-        assert source is None or source in pages()
+        assert source is None or source in PAGES
     assert (row.accuracy is None) == (row.accuracy_source is None)
-    assert row.accuracy_source in (None, row.source, *pages())
+    assert row.accuracy_source in (None, row.source, *PAGES)
     if row.accuracy_source == "dinov2 README":
         assert row.accuracy == LINEAR[row.architecture.removeprefix("dinov2_")]
     if row.accuracy is not None:

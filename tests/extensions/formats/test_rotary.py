@@ -8,10 +8,11 @@ from torch import Tensor
 
 from tests.models.small_models import filled, random_images, relative_error, small_vit
 from vit.errors import UserError
+from vit.extensions.formats.rotary import KeylessBias
 from vit.models.config import Rotary, ViTConfig
-from vit.models.encoder import KeylessBias, Place, rotated
+from vit.models.encoder import Place, rotated
 from vit.models.vision_transformer import VisionTransformer
-from vit.models.zoo import config_from_dict
+from vit.models.zoo import build_model, config_from_dict
 
 GRIDS = [(4, 4), (8, 8), (3, 7)]
 
@@ -54,7 +55,7 @@ def test_tables_are_float32_under_bfloat16() -> None:
 
 
 def test_the_key_bias_is_masked_and_not_trained() -> None:
-    model = filled(VisionTransformer(rotary_vit().config))
+    model: Any = filled(build_model(rotary_vit().config))
     images = random_images(2, 3, 32, 32)
     before = model(images)
     layer = model.blocks[0].get_submodule("attn.qkv")

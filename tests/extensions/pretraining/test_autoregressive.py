@@ -14,7 +14,6 @@ from tests.extensions.variants.test_contract import CASES, ENTRIES
 from vit.errors import UserError
 from vit.extensions.pretraining.autoregressive import Autoregressive, prefix_mask
 from vit.extensions.pretraining.masking import Corruption, patch_pixels
-from vit.models.encoder import Attention
 from vit.preprocessing import Preprocess
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -107,10 +106,10 @@ def test_a_prefix_of_one_patch_is_causal_attention(monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         ours = model(images, model.drawn(torch.rand(2, 1, N)))
 
-        def causal(self: Any, q: Any, k: Any, v: Any, place: Any) -> torch.Tensor:
+        def causal(q: Any, k: Any, v: Any, bias: Any) -> torch.Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-        monkeypatch.setattr(Attention, "attend", causal)
+        monkeypatch.setattr("vit.models.encoder.attend", causal)
         torch.testing.assert_close(model(images, of_prefix(model, 1, 1)), ours)
         torch.testing.assert_close(model(images, of_prefix(make(), 1, 1)), ours)
 

@@ -149,7 +149,9 @@ def test_tables_do_not_decay_and_layers_keep_their_rates() -> None:
     add = built("positions", "relative", {})
     for network, part in ((model, "blocks.1.positions.position_table"),
                           (add, "blocks.1.attn.rel_pos.offset_table")):  # fmt: skip
-        groups = param_groups(network.named_parameters(), depth=2, layer_decay=0.5)
+        tables = network.no_weight_decay()
+        options: dict[str, Any] = {"layer_decay": 0.5, "no_weight_decay": tables}
+        groups = param_groups(network.named_parameters(), depth=2, **options)
         [group] = [g for g in groups if part in g["names"]]
         assert group["weight_decay"] == 0 and group["lr_scale"] == 0.5
     add_lora(add, 2)

@@ -1,8 +1,9 @@
-import torch
+from typing import Any
 
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import Model
 from vit.training.optimizers.param_groups import param_groups
 
 SMALL = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 3, "mlp_dim": 16, "num_heads": 2}
@@ -13,12 +14,12 @@ def vit(**options: object) -> VisionTransformer:
     return VisionTransformer(ViTConfig(**{**SMALL, "num_classes": 3, **options}))  # pyright: ignore
 
 
-def groups_of(model: torch.nn.Module, **options: float) -> list[dict]:
-    depth = len(model.layer_channels)  # pyright: ignore
-    return param_groups(model.named_parameters(), depth=depth, **options)
+def groups_of(model: Model, **options: Any) -> list[dict]:
+    depth, tokens = len(model.layer_channels), model.no_weight_decay()
+    return param_groups(model.named_parameters(), depth=depth, no_weight_decay=tokens, **options)
 
 
-def decaying(model: torch.nn.Module) -> set[str]:
+def decaying(model: Model) -> set[str]:
     groups = groups_of(model)
     assert all(g.get("weight_decay", 0.0) == 0.0 for g in groups)
     return {name for g in groups if "weight_decay" not in g for name in g["names"]}

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.models.encoder import Attention, KeylessBias, Mlp
+from vit.models.encoder import Attention, Mlp
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.shapes import Float
@@ -22,6 +22,8 @@ from vit.weights.lora import A, B, merged
 class LoraLinear(nn.Linear):
     """A frozen linear layer with trained factors A `g r d` and B `g k r`: x W^T + b + x A^T B^T."""
 
+    plain: type[nn.Linear]
+    """The class of the layer without factors."""
     lora_a: nn.Parameter
     lora_b: nn.Parameter
 
@@ -34,18 +36,7 @@ class LoraLinear(nn.Linear):
             parts = low.unflatten(-1, (blocks, rank)).unbind(-2)
             pairs = zip(parts, self.lora_b.unbind(), strict=True)
             update = torch.cat([F.linear(part, b) for part, b in pairs], -1)
-        return super().forward(input) + update
-
-
-class LoraKeylessBias(LoraLinear, KeylessBias):
-    """The same without a bias of the keys."""
-
-
-_CLASSES: dict[type[nn.Linear], type[LoraLinear]] = {
-    nn.Linear: LoraLinear,
-    KeylessBias: LoraKeylessBias,
-}
-_PLAIN = {adapted: plain for plain, adapted in _CLASSES.items()}
+        return self.plain.forward(self, input) + update
 
 
 def add_lora(model: Model, rank: int) -> None:
@@ -73,7 +64,9 @@ def add_lora(model: Model, rank: int) -> None:
         layer.requires_grad_(True)
     for layer, blocks in adapted:
         outputs, inputs = layer.weight.shape
-        layer.__class__ = _CLASSES[type(layer)]
+        plain, layer.__class__ = type(layer), LoraLinear
+        assert isinstance(layer, LoraLinear)
+        layer.plain = plain
         a = layer.weight.new_empty(blocks, rank, inputs)
         b = layer.weight.new_zeros(blocks, outputs // blocks, rank)
         for block in a:
@@ -89,7 +82,7 @@ def merge_lora(model: nn.Module) -> None:
     for layer in adapted:
         layer.weight.copy_(merged(layer.weight, layer.lora_a, layer.lora_b))
         del layer.lora_a, layer.lora_b
-        layer.__class__ = _PLAIN[type(layer)]  # pyright: ignore[reportAttributeAccessIssue]
+        layer.__class__ = layer.plain  # pyright: ignore[reportAttributeAccessIssue]
     if adapted:
         model.requires_grad_(True)
 

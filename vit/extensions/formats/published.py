@@ -85,7 +85,7 @@ class Published(NamedWeights):
         if self.non_commercial:
             return f"{self.licence}, NOT FOR COMMERCIAL USE"
         if self.gated:
-            page = pages()[self.licence_source or ""]
+            page = listing()["pages"][self.licence_source or ""]
             return f"{self.licence}, WITH TERMS OF ITS OWN, to be accepted first: {page}"
         return self.licence
 
@@ -161,12 +161,49 @@ class PublishedNames(Names):
     @override
     def find(self, word: str) -> Published | None:
         """The row of a name in full, in anybody's spelling."""
-        return exact(word)
+        bare = HUB_PREFIX.sub("", word)
+        theirs = _their_names().get(bare.removeprefix("timm/"))
+        if theirs is not None:
+            return table()[theirs]
+        name, dot, tag = bare.partition(".")
+        ours = architecture_of(name)
+        if ours is None or dot:
+            return table().get(f"{ours}.{tag.lower()}")
+        return next((row for row in table().values() if row.architecture == ours), None)
 
     @override
-    def unknown(self, word: str) -> UserError | None:
+    def unknown(self, word: str) -> UserError:
         """The error for a word that names no weights, with the nearest names."""
-        return _unknown(word)
+        if part := reason(word):
+            return UserError(f"{shorten(word)} has {part}, which is not supported here")
+        bare = HUB_PREFIX.sub("", word)
+        theirs = bare.removeprefix("timm/")
+        defaults = listing()["defaults"]
+        if theirs in defaults:
+            rows = [
+                row.name for row in table().values() if (row.timm or "").partition(".")[0] == theirs
+            ]
+            return UserError(
+                f"{theirs} means {defaults[theirs]} in timm, which is not in the table; of this "
+                f"architecture and image size there are {', '.join(rows)}"
+            )
+        name = architecture_of(bare.partition(".")[0])
+        tags = [row for row in table() if row.partition(".")[0] == name]
+        if tags:
+            hint = f"; of this architecture there are {', '.join(tags)}"
+        elif name is not None:
+            hint = f": nobody publishes any of {name}"
+        elif "/" in word and (hint := did_you_mean_beside(word)):
+            pass
+        elif _REPOSITORY.match(bare):
+            hint = f"; a repository of the hub is hf://{bare}"
+        else:
+            architectures = dict.fromkeys(row.architecture for row in table().values())
+            hint = did_you_mean(bare, [*architectures, *table(), *_their_names()])
+            hint = hint or did_you_mean_beside(word) or "; `vit models --weights` lists them"
+        return UserError(
+            f"no file or directory {word!r}, and no published weights of that name{hint}"
+        )
 
     @override
     def of(self, architecture: str) -> list[str]:
@@ -194,78 +231,26 @@ class PublishedNames(Names):
 def table() -> dict[str, Published]:
     """Every row by its name, in the order of the file."""
     rows = {}
-    for name, row in _file()["weights"].items():
+    for name, row in listing()["weights"].items():
         row |= {"mean": tuple(row["mean"]), "std": tuple(row["std"])}
         rows[name] = Published(name=name, **row)
     return rows
 
 
-def pages() -> dict[str, str]:
-    """Addresses of the pages that rows name as their sources."""
-    return _file()["pages"]
-
-
-def defaults() -> dict[str, str]:
-    """Names of timm and torchvision without a tag -> the weights that those mean by them."""
-    return _file()["defaults"]
-
-
 @lru_cache(maxsize=1)
-def _file() -> dict[str, dict[str, Any]]:
+def listing() -> dict[str, dict[str, Any]]:
+    """The file of the table: `weights`; `pages`, which rows name as their sources; and `defaults`,
+    names of timm and torchvision without a tag -> the weights that those mean by them."""
     path = Path(__file__).with_name("published.json")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def exact(text: str) -> Published | None:
-    """The row of a name in full, in anybody's spelling; None without one."""
-    bare = HUB_PREFIX.sub("", text)
-    theirs = _their_names().get(bare.removeprefix("timm/"))
-    if theirs is not None:
-        return table()[theirs]
-    name, dot, tag = bare.partition(".")
-    ours = architecture_of(name)
-    if ours is None or dot:
-        return table().get(f"{ours}.{tag.lower()}")
-    return next((row for row in table().values() if row.architecture == ours), None)
-
-
 def find(text: str) -> Published:
     """The row of a name: NAME.TAG, NAME alone (its default tag), timm's or the hub's spelling."""
-    row = exact(text)
-    if row is None:
-        raise _unknown(text)
+    names = PublishedNames()
+    if (row := names.find(text)) is None:
+        raise names.unknown(text)
     return row
-
-
-def _unknown(text: str) -> UserError:
-    """For a word that names no weights, with the nearest names."""
-    if part := reason(text):
-        return UserError(f"{shorten(text)} has {part}, which is not supported here")
-    bare = HUB_PREFIX.sub("", text)
-    theirs = bare.removeprefix("timm/")
-    if theirs in defaults():
-        rows = [
-            row.name for row in table().values() if (row.timm or "").partition(".")[0] == theirs
-        ]
-        return UserError(
-            f"{theirs} means {defaults()[theirs]} in timm, which is not in the table; of this "
-            f"architecture and image size there are {', '.join(rows)}"
-        )
-    name = architecture_of(bare.partition(".")[0])
-    tags = [row for row in table() if row.partition(".")[0] == name]
-    if tags:
-        hint = f"; of this architecture there are {', '.join(tags)}"
-    elif name is not None:
-        hint = f": nobody publishes any of {name}"
-    elif "/" in text and (hint := did_you_mean_beside(text)):
-        pass
-    elif _REPOSITORY.match(bare):
-        hint = f"; a repository of the hub is hf://{bare}"
-    else:
-        architectures = dict.fromkeys(row.architecture for row in table().values())
-        hint = did_you_mean(bare, [*architectures, *table(), *_their_names()])
-        hint = hint or did_you_mean_beside(text) or "; `vit models --weights` lists them"
-    return UserError(f"no file or directory {text!r}, and no published weights of that name{hint}")
 
 
 @lru_cache(maxsize=1)
@@ -276,13 +261,14 @@ def _their_names() -> dict[str, str]:
         for theirs in (row.timm, row.source.removeprefix("torchvision "), row.hub):
             if theirs:
                 names.setdefault(theirs, row.name)
-    bare = {name: names[weights] for name, weights in defaults().items() if weights in names}
+    defaults = listing()["defaults"].items()
+    bare = {name: names[weights] for name, weights in defaults if weights in names}
     return names | bare
 
 
 def _objects(rows: list[Published]) -> str:
     """JSON, with addresses of pages for their keys."""
-    links = pages()
+    links = listing()["pages"]
 
     def linked(value: Any) -> Any:
         return links.get(value, value) if isinstance(value, str) else value

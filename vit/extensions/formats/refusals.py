@@ -56,9 +56,3 @@ def sign_of_others(path: object, keys: Iterable[str]) -> UserError | None:
         if any(re.search(sign, key) for key in keys):
             return UserError(f"{path} has {why}, which is not supported here")
     return None
-
-
-def check_signs(path: object, keys: Iterable[str]) -> None:
-    """Raises the error of `sign_of_others`, if there is one."""
-    if (error := sign_of_others(path, keys)) is not None:
-        raise error

@@ -9,19 +9,44 @@ Shapes: n = gh gw patches row by row, e channels per head.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.models.config import Rotary, ViTConfig
-from vit.models.encoder import Rotation
+from vit.models.encoder import Attention, Rotation
+from vit.models.vision_transformer import VisionTransformer
+from vit.shapes import Float
+
+
+def build(config: ViTConfig, model: VisionTransformer | None) -> VisionTransformer:
+    """The model with rotary positions in every layer, and with no bias of keys but by request."""
+    model = VisionTransformer(config) if model is None else model
+    rotary = Rotary.of(config.rotary)
+    model.rope = RotaryEmbedding(rotary, config.head_size)
+    for module in model.blocks.modules():
+        if isinstance(module, Attention) and not rotary.key_bias:
+            module.qkv.__class__ = KeylessBias
+    return model
+
+
+class KeylessBias(nn.Linear):
+    """The joint matrix of queries, keys and values without the bias of the keys.
+
+    DINOv3 (dinov3/layers/attention.py, LinearKMaskedBias). After a rotation such a bias changes
+    scores. It stays in the state dict, so that the shape is that of every other model.
+    """
+
+    def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d3"]:
+        q, k, v = self.bias.chunk(3)  # zeros in place of those of the keys, which get no gradient
+        return F.linear(input, self.weight, torch.cat([q, torch.zeros_like(k), v]))
 
 
 class RotaryEmbedding(nn.Module):
     """The rotation for any grid, computed per forward pass; in training at moved coordinates."""
 
-    def __init__(self, config: ViTConfig, rotary: Rotary) -> None:
+    def __init__(self, rotary: Rotary, head_size: int) -> None:
         super().__init__()
-        self.rotary = rotary
-        self.head_size = config.head_size
+        self.rotary, self.head_size = rotary, head_size
 
     def forward(self, grid: tuple[int, int], like: Tensor) -> Rotation:
         """For (rows, columns) of patches, on the device of `like`, in float32 at least."""
@@ -29,36 +54,27 @@ class RotaryEmbedding(nn.Module):
         count = self.head_size // 4
         exponents = torch.arange(count, dtype=torch.float32, device=like.device) / count
         bands = (2 * math.pi * (1.0 / self.rotary.period**exponents)).to(dtype)
-        axes = self._coordinates(grid, like.device)
-        angles = torch.cat([axis.to(dtype)[:, None, None] * bands for axis in axes], dim=-1)
-        cos, sin = angles.cos(), angles.sin()  # n 1 e/2
-        return Rotation(torch.cat([cos, cos], -1), torch.cat([sin, sin], -1))
+        places = torch.meshgrid(*self._axes(grid, like.device), indexing="ij")
+        angles = [place.flatten().to(dtype)[:, None, None] * bands for place in places]
+        angles = torch.cat(angles, dim=-1)  # n 1 e/2
+        return Rotation(*(torch.cat([wave, wave], -1) for wave in (angles.cos(), angles.sin())))
 
-    def _coordinates(self, grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Row and column of the centre of each patch, `n` each, from -1 to 1."""
-        axes = []
-        for count in grid:
-            centres = torch.arange(count, dtype=torch.float32, device=device) + 0.5
-            axes.append(2 * (centres / count) - 1)
-        if self.training:
-            axes = self._moved(axes)
-        rows, columns = torch.meshgrid(*axes, indexing="ij")
-        return rows.flatten(), columns.flatten()
-
-    def _moved(self, axes: list[Tensor]) -> list[Tensor]:
-        """The coordinates of both axes after shift, jitter and rescaling, drawn once per call."""
+    def _axes(self, grid: tuple[int, int], device: torch.device) -> list[Tensor]:
+        """The centres of rows and of columns from -1 to 1; in training after shift, jitter and
+        rescaling, drawn once per call."""
+        axes = [torch.arange(count, dtype=torch.float32, device=device) for count in grid]
+        axes = [2 * ((axis + 0.5) / count) - 1 for axis, count in zip(axes, grid, strict=True)]
 
         def drawn(count: int, most: float) -> Tensor:
             return axes[0].new_empty(count).uniform_(-most, most)
 
-        rows, columns = axes
-        if self.rotary.shift is not None:
-            shift = drawn(2, self.rotary.shift)
-            rows, columns = rows + shift[0], columns + shift[1]
-        if self.rotary.jitter is not None:
-            factors = drawn(2, math.log(self.rotary.jitter)).exp()
-            rows, columns = rows * factors[0], columns * factors[1]
-        if self.rotary.rescale is not None:
-            factor = drawn(1, math.log(self.rotary.rescale)).exp()
-            rows, columns = rows * factor, columns * factor
-        return [rows, columns]
+        moves = self.rotary if self.training else Rotary()
+        if moves.shift is not None:
+            axes = [axis + by for axis, by in zip(axes, drawn(2, moves.shift), strict=True)]
+        if moves.jitter is not None:
+            factors = drawn(2, math.log(moves.jitter)).exp()
+            axes = [axis * factor for axis, factor in zip(axes, factors, strict=True)]
+        if moves.rescale is not None:
+            factor = drawn(1, math.log(moves.rescale)).exp()
+            axes = [axis * factor for axis in axes]
+        return axes

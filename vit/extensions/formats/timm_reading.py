@@ -20,7 +20,7 @@ from vit.extensions.formats.facts import (
 )
 from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound
 from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
-from vit.extensions.formats.refusals import check_signs, refused
+from vit.extensions.formats.refusals import refused, sign_of_others
 from vit.extensions.formats.timm_families import Family
 from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
 from vit.models.fields import as_size
@@ -76,7 +76,8 @@ def recognise(file: WeightFile) -> Recognised:
     decoder += [key for key in file.shapes if re.match(r"head\.\d", key)]
     file = file.renamed(lambda key: None if key in decoder else key)
     entry = families.family_of(file)
-    check_signs(file.path, file.shapes)
+    if error := sign_of_others(file.path, file.shapes):
+        raise error
     rotary = families.rotary_of(file, entry)
     names = {key: _our_name(key, rotary) for key in file.shapes}
     shapes = file.renamed(names.get).shapes
@@ -264,7 +265,8 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
     architecture = families.architecture_of(file)
     if architecture is not None and not families.is_bit(architecture):
         raise refused("timm", architecture)
-    check_signs(file.path, file.shapes)
+    if error := sign_of_others(file.path, file.shapes):
+        raise error
     families.check_arguments(file, None, has_prefix=False, patch_size=1)
     families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])

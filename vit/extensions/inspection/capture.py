@@ -116,4 +116,9 @@ def weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
 def attention_weights(module: Any, inputs: Inputs) -> Tensor:
     """`weights` of an attention module with these inputs."""
     q, k, _ = queries_keys_values(module, *inputs)
-    return weights(q, k, module.bias(q, inputs[1]))
+    return weights(q, k, bias_of(module, q, inputs[1]))
+
+
+def bias_of(module: Any, q: Tensor, place: Place) -> Tensor | None:
+    """What is added to the scores of queries, by the place or by a variant's attention."""
+    return module.bias(q, place) if hasattr(module, "bias") else place.bias

@@ -14,6 +14,7 @@ from vit.errors import UserError
 from vit.extensions.inspection.capture import (
     Inputs,
     attention_of,
+    bias_of,
     evaluation,
     has_attention,
     queries_keys_values,
@@ -73,9 +74,9 @@ def _relevance(module: Any, inputs: Inputs, grad: Tensor) -> Tensor:
     grad = (grad.to(projection.dtype) @ projection).to(q).unflatten(-1, (q.shape[1], -1))
     grad = grad.transpose(1, 2)  # b heads n e
     products = grad @ v.transpose(-1, -2)
-    if hasattr(module.rel_pos, "value_products"):  # what is added to v depends on the place
-        products += module.rel_pos.value_products(grad, inputs[1])
-    products *= weights(q, k, module.bias(q, inputs[1]))
+    if hasattr(module, "value_products"):  # what is added to v depends on the place
+        products += module.value_products(grad, inputs[1])
+    products *= weights(q, k, bias_of(module, q, inputs[1]))
     return products.clamp_min_(0).mean(1)
 
 

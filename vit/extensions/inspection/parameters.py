@@ -35,9 +35,7 @@ def position_similarity(model: nn.Module) -> Tensor:
     Of the table without prefix tokens, on the CPU. UserError for a model without one.
     """
     vit = transformer(model)
-    table = vit.fixed_positions if vit.fixed_positions is not None else vit.pos_embed
-    if vit.positions is not None:  # of a variant
-        table = vit.positions(vit.config.grid)
+    table = vit.position_table(vit.config.grid)
     if table is None:
         kind = "rotary positions alone" if vit.config.rotary else "pos_embed='none'"
         kind = f"variant={vit.config.variant}" if vit.config.variant else kind

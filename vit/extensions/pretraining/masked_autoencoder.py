@@ -72,7 +72,6 @@ class MaskedAutoencoder(PixelPrediction):
         """UserError for layers that need every patch at its place in the grid."""
         whole = (
             getattr(m, "whole_grid", False)
-            or getattr(m, "rel_pos", None) is not None
             or (isinstance(m, Block) and type(m.attn) is not Attention)
             for m in self.model.blocks.modules()
         )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.extensions.formats.rotary import RotaryEmbedding
-from vit.models.encoder import KeylessBias, Rotation
+from vit.extensions.formats.rotary import KeylessBias, RotaryEmbedding
+from vit.models.encoder import Rotation
 from vit.models.resnet import StdConv2d
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
@@ -102,7 +102,7 @@ def baked(model: Model, size: tuple[int, int]) -> Model:
         model.set_input_size(size)
         if isinstance(model.rope, RotaryEmbedding):
             rotation = model.rope(model.config.grid, torch.empty(0))
-            model.rope = _Table(rotation)  # pyright: ignore[reportAttributeAccessIssue]
+            model.rope = _Table(rotation)
     for module in model.modules():
         if isinstance(module, StdConv2d):
             module.weight.copy_(module.standardized())

@@ -19,12 +19,11 @@ from vit.models.config import PosResize, ViTConfig
 from vit.models.embedding import resize_grid, sincos2d
 from vit.models.encoder import Block, Place
 from vit.models.fields import check_kinds
-from vit.models.vision_transformer import plain_layers
 from vit.shapes import Float
 
 Grid = tuple[int, int]
-Built = tuple[nn.Module, list[Block] | None]
-"""What the stem adds, and the layers; None are the paper's."""
+Placed = tuple["Tables", bool]
+"""What the stem adds, and whether the layers are changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,23 +175,24 @@ class PositionedBlock(Block):
             self.positions.init_weights()
 
 
-def unordered(options: Nothing, config: ViTConfig) -> Built:
+def unordered(options: Nothing, config: ViTConfig, layers: list[Block]) -> Placed:
     """A set of patches: what the model computes does not depend on their order."""
-    return NoTable(), None
+    return NoTable(), False
 
 
-def added(kind: type[Tables]) -> Callable[[Any, ViTConfig], Built]:
+def added(kind: type[Tables]) -> Callable[[Any, ViTConfig, list[Block]], Placed]:
     """Builds positions of this kind at the place that their options name."""
 
-    def build(options: Any, config: ViTConfig) -> Built:
+    def build(options: Any, config: ViTConfig, layers: list[Block]) -> Placed:
         if options.where == "stem":
-            return kind(config, options), None
-        layers = plain_layers(config, PositionedBlock)
+            return kind(config, options), False
         shared = kind(config, options) if options.where == "shared" else None
         for layer in layers:
+            layer.__class__ = PositionedBlock
+            assert isinstance(layer, PositionedBlock)
             layer.positions = kind(config, options) if shared is None else None
             layer.shared = () if shared is None else (shared,)
-        return NoTable(shared), [*layers]
+        return NoTable(shared), True
 
     return build
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.extensions.variants.additive import Grid, Sized
+from vit.extensions.variants.attending import Attending
 from vit.models.config import ViTConfig
-from vit.models.encoder import Attention, Block, Place
+from vit.models.encoder import Block, Place
 from vit.models.fields import check_kinds
 from vit.models.initialization import xavier_
 from vit.shapes import Float
@@ -55,7 +56,7 @@ def check_pooled(config: ViTConfig) -> None:
         )
 
 
-class AttentionMixer(Attention):
+class AttentionMixer(Attending):
     """Attention of each query to some keys, or to sums of them: subclasses `attend`.
 
     A mixer may have `by_layer`, true if it differs from layer to layer, and `check_grid`, which
@@ -65,8 +66,7 @@ class AttentionMixer(Attention):
     ignores_mask = True
 
     def __init__(self, options: Any, config: ViTConfig, layer: int) -> None:
-        bias = config.rotary is None or config.rotary.key_bias
-        super().__init__(config.width, config.num_heads, config.dropout, key_bias=bias)
+        super().__init__(config.width, config.num_heads, config.dropout)
 
     def bias(self, q: Tensor, place: Place) -> Tensor | None:
         raise UserError("this model's mixer has no attention weights of all pairs of tokens")

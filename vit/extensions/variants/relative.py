@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Built, Grid, NoTable, Resampled, Sized, Tables
+from vit.extensions.variants.additive import Grid, NoTable, Placed, Resampled, Sized, Tables
+from vit.extensions.variants.attending import Biased
 from vit.models.config import ViTConfig
 from vit.models.embedding import resize_grid
-from vit.models.encoder import Attention, Place
-from vit.models.vision_transformer import plain_layers
+from vit.models.encoder import Block, Place
 from vit.shapes import Float, Int
 
 
@@ -134,7 +134,7 @@ class Shaw(Tables):
         return (-(rows * place.columns + columns)).clamp(-self.k, self.k) + self.k
 
 
-class ShawAttention(Attention):
+class ShawAttention(Biased):
     """Attention whose values also have embeddings; the weights are formed for it."""
 
     rel_pos: Shaw  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -143,6 +143,10 @@ class ShawAttention(Attention):
         scores = (q * q.shape[-1] ** -0.5) @ k.mT + self.bias(q, place)
         weights = scores.softmax(-1)
         return weights.to(v.dtype) @ v + self.rel_pos.value_sums(weights.to(v.dtype), place)
+
+    def value_products(self, x: Float[Tensor, "b heads m e"], place: Place) -> Tensor:
+        """What the embeddings of values add to x_i . v_j, `b heads m m`."""
+        return self.rel_pos.value_products(x, place)
 
 
 class BiasTable(Resampled):
@@ -194,15 +198,14 @@ def _slopes(heads: int) -> list[float]:
 
 
 def biased(
-    kind: type[Tables], attention: type[Attention] = Attention
-) -> Callable[[Any, ViTConfig], Built]:
-    """Builds layers whose attention each has a bias of this kind; the stem adds nothing."""
+    kind: type[Tables], attention: type[Biased] = Biased
+) -> Callable[[Any, ViTConfig, list[Block]], Placed]:
+    """Gives the attention of each layer a bias of this kind; the stem adds nothing."""
 
-    def build(options: Any, config: ViTConfig) -> Built:
-        layers = plain_layers(config)
+    def build(options: Any, config: ViTConfig, layers: list[Block]) -> Placed:
         for layer in layers:
             layer.attn.__class__ = attention
             layer.attn.rel_pos = kind(config, options)
-        return NoTable(), layers
+        return NoTable(), True
 
     return build

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.extensions.variants.additive import Nothing
+from vit.extensions.variants.attending import Biased
 from vit.extensions.variants.feedforward import NoMlp
 from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Block, LayerScale, Mlp, Place
@@ -80,7 +81,7 @@ def rezero(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
 
 def fixup(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
     """Layers of Fixup. UserError for branches that do not have two matrices."""
-    if not all(type(x.attn) is Attention and isinstance(x.mlp, Mlp) for x in layers):
+    if not all(type(x.attn) in (Attention, Biased) and isinstance(x.mlp, Mlp) for x in layers):
         raise UserError(
             "variant.residual, fixup: it scales the two matrices of attention and of an MLP: leave "
             "out variant.mixer, and mlp=none or experts"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.extensions.variants.additive import Grid, Tables
+from vit.extensions.variants.attending import Biased
 from vit.extensions.variants.mixing import (
     AttentionMixer,
     OneGrid,
@@ -63,11 +64,12 @@ def softmax(options: SoftmaxOptions, config: ViTConfig, layers: list[Block]) -> 
             )
         inner = options.head_size * config.num_heads
         for layer in layers:
-            layer.attn.qkv = type(layer.attn.qkv)(config.width, 3 * inner)
+            layer.attn.qkv = nn.Linear(config.width, 3 * inner)
             layer.attn.proj = nn.Linear(inner, config.width)
     if options.causal:
         check_pooled(config)
         for layer in layers:
+            layer.attn.__class__ = Biased
             layer.attn.rel_pos = Causal(config, options)
 
 

@@ -1,4 +1,4 @@
-"""The parts by kind and name, and the model that `ViTConfig.variant` describes.
+"""The parts by kind and name, and those that `ViTConfig.variant` names.
 
 `variant` has a name, or a name and options, for a kind: {"positions": {"name": "relative", "size":
 4}, "mlp": "geglu"}.
@@ -31,15 +31,16 @@ from vit.extensions.variants.relative import biased
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block
 from vit.models.fields import known_fields
-from vit.models.vision_transformer import VisionTransformer, plain_layers
 
 Build = TypeVar("Build")
 
 
 class Positions(Protocol):
-    """Builds positions: what the stem of `VisionTransformer` adds, and the layers, if changed."""
+    """Builds what the stem adds, and positions in the list of the paper's layers, in place."""
 
-    def __call__(self, options: Any, config: ViTConfig, /) -> additive.Built: ...
+    def __call__(
+        self, options: Any, config: ViTConfig, layers: list[Block], /
+    ) -> additive.Placed: ...
 
 
 class Change(Protocol):
@@ -116,13 +117,12 @@ CHANGES = {
 }
 """Kinds whose parts change the layers, in the order in which they do."""
 KINDS: dict[str, Mapping[str, Part[Any]]] = {"positions": POSITIONS, **CHANGES}
+Chosen = tuple[Part[Any], str, Any]
+"""A part, its name, and its options."""
 
 
-def build(config: ViTConfig) -> VisionTransformer:
-    """The model with fresh weights; its configuration has all options of its parts.
-
-    UserError for an unknown kind, part or option, and for parts that do not go together.
-    """
+def chosen_parts(config: ViTConfig) -> dict[str, Chosen]:
+    """Of `config.variant`, by kind. UserError for an unknown kind, part or option."""
     chosen: Any = config.variant
     if not isinstance(chosen, Mapping):
         raise UserError(
@@ -134,32 +134,19 @@ def build(config: ViTConfig) -> VisionTransformer:
             raise UserError(
                 f"variant has no kind {kind!r}{did_you_mean(kind, KINDS) or _of(KINDS)}"
             )
-    parts = {kind: _part(kind, chosen[kind], config) for kind in KINDS if kind in chosen}
+    return {kind: _part(kind, chosen[kind], config) for kind in KINDS if kind in chosen}
+
+
+def completed(config: ViTConfig) -> ViTConfig:
+    """The configuration with all options of its parts. UserError as in `chosen_parts`."""
     written = {}
-    for kind, (_, name, options) in parts.items():
+    for kind, (_, name, options) in chosen_parts(config).items():
         values = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(options).items()}
         written[kind] = {"name": name, **values}
-    config = replace(config, variant=written)
-    table, layers = None, None
-    if "positions" in parts:
-        part, name, options = parts["positions"]
-        table, layers = part.build(options, config)
-        if layers is not None and len(parts) > 1:
-            raise UserError(
-                f"variant.positions, {name}: these are in the layers, which variant."
-                f"{', variant.'.join(sorted(parts.keys() - {'positions'}))} changes: choose "
-                "positions at the stem"
-            )
-    if layers is None:
-        layers = plain_layers(config)
-        for kind in CHANGES:
-            if kind in parts:
-                part, _, options = parts[kind]
-                part.build(options, config, layers)
-    return VisionTransformer(config, positions=table, layers=layers)
+    return replace(config, variant=written)
 
 
-def _part(kind: str, given: Any, config: ViTConfig) -> tuple[Part[Any], str, Any]:
+def _part(kind: str, given: Any, config: ViTConfig) -> Chosen:
     """The part that a section of `variant` names, its name, and its options."""
     table = KINDS[kind]
     values = {"name": given} if isinstance(given, str) else given

@@ -18,7 +18,6 @@ from torch.optim import AdamW
 from vit.errors import UserError
 from vit.hardware import has_bfloat16
 from vit.shapes import Float
-from vit.training.optimizers.param_groups import TABLE
 from vit.training.parts import full, part
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
@@ -58,8 +57,9 @@ class MuonWithAdamW(AdamW):
             if "names" not in group:
                 raise UserError("MuonWithAdamW needs parameter groups with names, see param_groups")
             named = list(zip(group["names"], group["params"], strict=True))
+            decays = group.get("weight_decay") != 0  # tokens and tables are matrices in shape alone
             for muon, rate in ((True, lr), (False, adamw_lr)):
-                pairs = [(n, p) for n, p in named if is_hidden_matrix(n, p) == muon]
+                pairs = [(n, p) for n, p in named if (decays and is_hidden_matrix(n, p)) == muon]
                 if pairs:
                     names, chosen = (list(column) for column in zip(*pairs, strict=True))
                     part = {"params": chosen, "names": names, "muon": muon, "lr": rate}
@@ -122,8 +122,7 @@ def apply_nearest(alike: list[tuple[Tensor, Tensor]], lr: float) -> None:
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     """True if Muon takes the parameter: a matrix of the encoder, or filters of a hybrid's stem."""
-    table = name.endswith(TABLE)  # of positions
-    in_encoder = parameter.dim() == 2 and name.startswith("blocks.") and not table
+    in_encoder = parameter.dim() == 2 and name.startswith("blocks.")
     return in_encoder or (parameter.dim() == 4 and name.startswith("patch_embed.backbone."))
 
 
