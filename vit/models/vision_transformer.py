@@ -163,6 +163,8 @@ class VisionTransformer(TimmNames, nn.Module):
         return self.norm(x)
 
     def _place(self, grid: tuple[int, int], x: Tensor, keep: Tensor | None = None) -> Place:
+        if self.rope is None and self.config.rotary is not None:
+            raise UserError("rotary positions are added by build_model(config) of vit.models.zoo")
         rotation = None if self.rope is None else self.rope(grid, x)
         if rotation is not None and keep is not None:
             rotation = Rotation(rotation.cos[keep], rotation.sin[keep])

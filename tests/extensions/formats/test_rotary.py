@@ -107,3 +107,9 @@ def test_unknown_forms_are_refused_in_one_line(rotary: Any, message: str) -> Non
 def test_a_head_size_that_4_does_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match="multiple of 4; width=60 with num_heads=6 makes it 10"):
         ViTConfig(width=60, num_heads=6, rotary=Rotary())
+
+
+def test_a_network_without_its_rotation_does_not_compute() -> None:
+    network = VisionTransformer(rotary_vit().config)
+    with pytest.raises(UserError, match="added by build_model"):
+        network(random_images(1, 3, 32, 32))
