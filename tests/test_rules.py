@@ -75,7 +75,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "scale": set(),
     "doctor": set(),
 }
-EXTENSION_LINES = {"formats": 3_750, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
+EXTENSION_LINES = {"formats": 3_752, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
 """Most lines of an extension; 1,950 of the others."""
 EDGES: dict[tuple[str, str], str] = {
     ("cli/classify.py", "vit.extensions.serving.answers"): "a table, or the core",

@@ -17,6 +17,8 @@ from vit.models.encoder import Attention, Rotation
 from vit.models.vision_transformer import VisionTransformer
 from vit.shapes import Float
 
+UNMOVED = Rotary()  # made here, as torch.compile cannot trace its checks
+
 
 def build(config: ViTConfig, model: VisionTransformer | None) -> VisionTransformer:
     """The model with rotary positions in every layer, and with no bias of keys but by request."""
@@ -68,7 +70,7 @@ class RotaryEmbedding(nn.Module):
         def drawn(count: int, most: float) -> Tensor:
             return axes[0].new_empty(count).uniform_(-most, most)
 
-        moves = self.rotary if self.training else Rotary()
+        moves = self.rotary if self.training else UNMOVED
         if moves.shift is not None:
             axes = [axis + by for axis, by in zip(axes, drawn(2, moves.shift), strict=True)]
         if moves.jitter is not None:
