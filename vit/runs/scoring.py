@@ -1,7 +1,7 @@
 """Scores a model on a split: metrics, and a prediction for every image."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -87,11 +87,14 @@ def score(
     `cuts`: of CollectPredictions.
     """
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
-    collect = CollectPredictions(cuts or {}, tree)
-    if data.labelled:
-        trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
+    collect, lightning = CollectPredictions(cuts or {}, tree), cast(Any, trainer)
+    callbacks, added = lightning.callbacks, [collect] if data.labelled else []
     data.evaluation_split = model.evaluation_split = split
-    trainer.test(model, datamodule=data, verbose=False)
+    lightning.callbacks = [*callbacks, *added]
+    try:
+        trainer.test(model, datamodule=data, verbose=False)
+    finally:
+        lightning.callbacks = callbacks
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
     if not data.labelled:
