@@ -1,7 +1,6 @@
 """The processes that read images: how many, and how they start and end."""
 
 import atexit
-import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
+from vit.exit import end_at_once
 from vit.hardware import available_cores
 from vit.preprocessing import Size
 
@@ -100,7 +100,7 @@ def start_worker(worker: int) -> None:
 
 def _end_at_second(*_: object) -> None:
     """The main process sends SIGTERM twice to a worker that does not stop."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: end_at_once(0))
 
 
 @atexit.register

@@ -19,7 +19,7 @@ from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.lineage import known_by, note_seen
-from vit.inference.runtimes import Engine, open_engine
+from vit.inference.runtimes import open_engine
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.following import same_place
@@ -96,7 +96,9 @@ class Subject:
         self.weights = run / "model"
         if not (self.weights / "config.json").is_file():
             self.weights = find_checkpoint(run)  # an unfinished run
-        kind = ImageData if exported is None else _Pixels
+        kind = ImageData
+        if exported is not None:
+            self.module_class, kind = _Exported, _Pixels
         self.data = kind(**options.data).unseen_by(known_by(run, before=True))
         self._read_as(other)
         if predicting:
@@ -147,16 +149,14 @@ class Subject:
     def evaluate(self) -> tuple[Module, dict[str, float], Predictions | None]:
         """The model with the run's best weights, its metrics, and the predictions (None without
         labels, or if no image could be read); every process calls it."""
-        kind = self.module_class if self.engine is None else _Exported
-        model = kind.for_scoring(
+        model = self.module_class.for_scoring(
             str(self.weights),
             self.data.model_arguments,
             self._of_model,
             lambda: read_checkpoint(find_checkpoint(self.run))["state_dict"],
         )
-        if isinstance(model, _Exported) and self.engine is not None:
-            model.engine = self.engine
-            model.check(self.run)
+        if isinstance(model, _Exported):
+            model.take(self.engine, self.run)
         alive = ChildrenAlive()
         bar = [] if self.trainer.enable_progress_bar is False else [RunProgress()]
         trainer = build_trainer(
@@ -173,19 +173,12 @@ class Subject:
 class _Exported(ImageClassifier):
     """A run's classifier whose logits an exported file computes."""
 
-    engine: Engine
-
-    def check(self, run: Path) -> None:
-        """UserError for a file of another purpose than the run."""
-        file = self.engine.description
-        pairs = {
-            "classes": (file.classes, self.classes),
-            "preprocess": (file.preprocess, self.preprocess),
-            "multilabel": (file.multilabel, self.multilabel),
-        }
-        for name, (theirs, ours) in pairs.items():
-            if theirs != ours:
+    def take(self, engine: Any, run: Path) -> None:
+        """Takes the file's engine. UserError for a file of another purpose than the run."""
+        for name in ("classes", "preprocess", "multilabel"):
+            if getattr(engine.description, name) != getattr(self, name):
                 raise UserError(f"the exported file has other {name} than {run}")
+        self.engine = engine
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits `b k` of pixels `b c h w`."""

@@ -1,7 +1,7 @@
 """Scores a model on a split: metrics, and a prediction for every image."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ class CollectPredictions(Callback):
 
 
 def score(
-    trainer: Trainer,
+    trainer: Any,
     model: Any,
     data: Any,
     split: str,
@@ -87,14 +87,13 @@ def score(
     `cuts`: of CollectPredictions.
     """
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
-    collect, lightning = CollectPredictions(cuts or {}, tree), cast(Any, trainer)
-    callbacks, added = lightning.callbacks, [collect] if data.labelled else []
+    collect, callbacks = CollectPredictions(cuts or {}, tree), trainer.callbacks
     data.evaluation_split = model.evaluation_split = split
-    lightning.callbacks = [*callbacks, *added]
     try:
+        trainer.callbacks = [*callbacks, collect] if data.labelled else callbacks
         trainer.test(model, datamodule=data, verbose=False)
     finally:
-        lightning.callbacks = callbacks
+        trainer.callbacks = callbacks
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
     if not data.labelled:
@@ -118,8 +117,9 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
 
 def thresholds_of(model: Any) -> np.ndarray | None:
     """float32 `k`: thresholds of the probabilities in Predictions, if the model has any."""
-    values = getattr(model, "thresholds", None)
-    if values is None:
+    facts = model.extra()
+    if "thresholds" not in facts:
         return None
-    values = np.array(carried_over(values, model.temperature or 1.0), dtype=np.float32)
+    values = carried_over(facts["thresholds"], facts.get("temperature", 1.0))
+    values = np.array(values, dtype=np.float32)
     return values.clip(max=np.nextafter(np.float32(1), np.float32(0)))  # 1 would be above none
