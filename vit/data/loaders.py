@@ -14,6 +14,7 @@ from vit.data.dataset import ImageDataset, collate
 from vit.exit import end_at_once
 from vit.hardware import available_cores
 from vit.preprocessing import Size
+from vit.signals import HANDLED
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
@@ -92,9 +93,8 @@ def start_worker(worker: int) -> None:
     Ctrl-C reaches all processes of a terminal, and a scheduler's signals all of a job; the main
     process needs the workers until its step is done, and then ends them itself.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGUSR1"):  # not on Windows
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_at_second)
 
 
