@@ -6,7 +6,6 @@ Shapes: n b images, k classes.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,8 +41,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     if not slope(-LIMIT) < 0 < slope(LIMIT):
         return 1.0
-    log_t: Any = brentq(slope, -LIMIT, LIMIT, xtol=1e-9)
-    return math.exp(log_t)
+    return math.exp(brentq(slope, -LIMIT, LIMIT, xtol=1e-9))  # pyright: ignore[reportArgumentType]
 
 
 def carried_over(thresholds: Sequence[float], temperature: float) -> list[float]:

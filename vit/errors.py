@@ -68,11 +68,6 @@ def did_you_mean_beside(path: str) -> str:
     return did_you_mean(name, os.listdir(parent)) if beside else ""
 
 
-def no_folder(path: str) -> UserError:
-    """For a folder or file of data that does not exist, with the nearest names beside it."""
-    return UserError(f"data folder {path} does not exist{did_you_mean_beside(path)}")
-
-
 def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
     """`a, b and 7 more`: the first `most` names and the number of the others."""
     names = list(names)

@@ -117,8 +117,7 @@ def keep_memory() -> bool:
 
 def available_cores() -> int:
     """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
-    return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def hardware() -> dict[str, Any]:

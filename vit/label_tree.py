@@ -4,7 +4,7 @@ Shapes: b batch, k classes, l levels.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # names of classes are checked before it is imported
     from torch import Tensor
@@ -24,14 +24,6 @@ def inner_class(classes: Sequence[str]) -> tuple[str, str] | None:
             if above in names:
                 return above, name
     return None
-
-
-def answered_level(values: Any, confidence: float) -> Any:
-    """The deepest level whose node is above `confidence`, `b`, from 1; 0 if none is.
-
-    `values`: a tensor or an array `b l` of `LabelTree.best`; they fall from level to level.
-    """
-    return (values > confidence).sum(1)
 
 
 class LabelTree:
@@ -81,7 +73,7 @@ class LabelTree:
         """Of each row `k` the deepest node above `confidence` and its probability; ("", 1) if none
         is, for the root."""
         values, places = self.best(probabilities)
-        levels = (answered_level(values, confidence) - 1).tolist()
+        levels = ((values > confidence).sum(1) - 1).tolist()  # they fall from level to level
         return [
             (self.nodes[level][int(place[level])], float(value[level])) if level >= 0 else ("", 1.0)
             for value, place, level in zip(values, places, levels, strict=True)

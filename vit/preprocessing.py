@@ -13,15 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vit.errors import (
-    ABOVE_ZERO,
-    FINITE,
-    POSITIVE,
-    Range,
-    UserError,
-    check_range,
-    shorten,
-)
+from vit.errors import ABOVE_ZERO, FINITE, POSITIVE, Range, UserError, check_range, shorten
 
 Size = tuple[int, int]
 """Height and width in pixels."""
@@ -172,7 +164,7 @@ def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
         return image
     if isinstance(image, Tensor):
         return F.interpolate(image[None], size, mode=interpolation, antialias=True)[0]
-    return image.resize((size[1], size[0]), pillow_filter(interpolation))
+    return image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
 
 
 def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
@@ -274,11 +266,6 @@ def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
         shown = (shown - low) / (high - low).clamp(min=1e-12)
     pixels = shown.clamp(0, 1) * 255
     return Image.fromarray(pixels.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
-
-
-def pillow_filter(interpolation: Interpolation) -> Image.Resampling:
-    """Pillow's constant for the name of a filter."""
-    return Image.Resampling[interpolation.upper()]
 
 
 def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 
-NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+from vit.exit import end_at_once
+
 DOUBLED_SECONDS = 2.0
 """A SIGTERM so soon after another is the same one: a launcher passes on to its processes what the
 scheduler has sent to all of them."""
-HANDLED = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]  # not all on Windows
+HANDLED = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR1")]
 
 
 class Stopped(SystemExit):
@@ -95,7 +96,7 @@ def received() -> int:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     if os.getpid() != _requests.pid:  # a forked worker that has not set its handlers yet
-        os._exit(128 + number)
+        end_at_once(128 + number)
     first, now = not _requests.received, time.monotonic()
     repeated = number == _requests.received == signal.SIGTERM
     if first:

@@ -54,9 +54,9 @@ def load_yaml(text: str, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the date 2024-13-45
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", error)
+        marked = isinstance(error, yaml.MarkedYAMLError)
+        line = f", line {error.problem_mark.line + 1}" if marked and error.problem_mark else ""
+        problem = error.problem if marked else error
         raise UserError(f"{source}{line}: not valid YAML: {problem}") from error
 
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_image
 from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
 from vit.data.transforms import TrainTransform, inception_box
-from vit.preprocessing import Interpolation, pillow_filter, resize_to_cover, to_tensor
+from vit.preprocessing import Interpolation, resize_to_cover, to_tensor
 
 
 def scene(height, width):
@@ -46,7 +46,7 @@ def pillows(data, box, size, interpolation: Interpolation = "bilinear"):
     """Crop, then resize: torchvision's RandomResizedCrop."""
     top, left, height, width = box
     part = open_image(data).crop((left, top, left + width, top + height))
-    return to_tensor(part.resize(size[::-1], pillow_filter(interpolation)))
+    return to_tensor(part.resize(size[::-1], Image.Resampling[interpolation.upper()]))
 
 
 def boxes(height, width, count, area=(0.05, 1.0)):

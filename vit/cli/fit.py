@@ -64,12 +64,12 @@ def run(args: list[str]) -> int:
     from vit.runs.options import Options
 
     options = Options(args)
-    done = fit(options)
+    run, closing = fit(options)
     if not is_first_process():
         return 0
-    if as_json and done.folder.exists():
-        say(done.closing)
-        print((done.folder / "summary.json").read_text(encoding="utf-8"), end="")
+    if as_json and run.folder.exists():
+        say(closing)
+        print((run.folder / "summary.json").read_text(encoding="utf-8"), end="")
     else:
-        show(done.closing)
+        show(closing)
     return 0

@@ -3,13 +3,10 @@
 Nothing heavy is imported here, so that `vit --help` answers at once.
 """
 
-import atexit
 import os
 import sys
-import threading
 import time
 import traceback
-from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
 
@@ -17,6 +14,7 @@ import vit
 from vit import signals
 from vit.console import say
 from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
+from vit.exit import end
 from vit.hardware import keep_memory, sleep_when_waiting
 from vit.tables import lines, resolve, rows
 
@@ -122,20 +120,11 @@ def _unexpected(error: BaseException) -> str:
 
 
 def entry() -> NoReturn:
-    """Runs one command as the process `vit`, and ends it without Python's clean-up.
-
-    The clean-up takes seconds once torch and Lightning are imported.
-    """
+    """Runs one command as the process `vit`, and ends it."""
     try:
         status = main()
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-    # As Python does: it first ends the pools of concurrent.futures, then joins threads.
-    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # the reader has closed it
-            stream.flush()
-    os._exit(status)
+    end(status)

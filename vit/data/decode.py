@@ -319,7 +319,7 @@ def reading_problem(source: str | NamedBytes, error: ImageError | MemoryError) -
     """What an error of opening a file says of it, without its name."""
     if isinstance(error, MemoryError):
         return "not enough memory to open it"
-    name: Any = getattr(source, "name", source)
+    name = source.name if isinstance(source, NamedBytes) else source
     return str(error).removeprefix(f"{printable(name)}: ")
 
 

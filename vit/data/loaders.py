@@ -1,7 +1,6 @@
 """The processes that read images: how many, and how they start and end."""
 
 import atexit
-import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,8 +11,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
+from vit.exit import end_at_once
 from vit.hardware import available_cores
 from vit.preprocessing import Size
+from vit.signals import HANDLED
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
@@ -92,15 +93,14 @@ def start_worker(worker: int) -> None:
     Ctrl-C reaches all processes of a terminal, and a scheduler's signals all of a job; the main
     process needs the workers until its step is done, and then ends them itself.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGUSR1"):  # not on Windows
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_at_second)
 
 
 def _end_at_second(*_: object) -> None:
     """The main process sends SIGTERM twice to a worker that does not stop."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: end_at_once(0))
 
 
 @atexit.register

@@ -304,7 +304,7 @@ class ImageData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of keys from `consumed_samples` on; all ranks get equally many."""
-        if self.trainer is not None and getattr(self.trainer, "overfit_batches", 0):
+        if self._of_trainer("overfit_batches", 0):
             raise UserError("overfit_batches draws other images each epoch; give fewer images")
         sampler = TrainBatchSampler(
             len(self.splits.train),

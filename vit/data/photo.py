@@ -23,7 +23,6 @@ from vit.preprocessing import (
     cover_size,
     interleaved,
     is_strip,
-    pillow_filter,
     resize_to_cover,
 )
 
@@ -85,7 +84,8 @@ class Photo:
             if small is not None:
                 # The small image is rounded up: part of its last pixels lies outside.
                 box = (0, 0, self.width / scale, self.height / scale)
-                small = small.resize((width, height), pillow_filter(interpolation), box=box)
+                kind = Image.Resampling[interpolation.upper()]
+                small = small.resize((width, height), kind, box=box)
                 return small if small.mode == "RGB" else small.convert("RGB")
         return resize_to_cover(self.image(), size, interpolation)
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.errors import no_folder
+from vit.errors import UserError, did_you_mean_beside
 from vit.tables import objects
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
@@ -56,7 +56,7 @@ def exists(root: Any) -> bool:
 def check_root(root: Any) -> None:
     """UserError if `root` does not exist, or cannot be read here."""
     if not exists(root):
-        raise no_folder(str(root))
+        raise UserError(f"data folder {root} does not exist{did_you_mean_beside(str(root))}")
 
 
 def root_name(root: str) -> str:

@@ -30,7 +30,6 @@ from vit.preprocessing import (
     Interpolation,
     Size,
     check_choice,
-    pillow_filter,
     resize,
     resize_to_cover,
     size_of,
@@ -236,7 +235,7 @@ class TrainTransform:
         if self.three_augment:
             image = _three_augment(image)
         if self.randaugment is not None:
-            resample = pillow_filter(self.interpolation)
+            resample = Image.Resampling[self.interpolation.upper()]
             image = randaugment(
                 image, *self.randaugment, self.randaugment_variant, mean=mean, resample=resample
             )

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -238,8 +238,8 @@ def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
     """The images of `Classifier.predict`; those of a folder in the order of `scan`."""
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
         return image_files(os.fspath(images), arrays=arrays)
-    if isinstance(images, list | tuple) or hasattr(images, "__next__"):
-        return images  # pyright: ignore[reportReturnType]
+    if isinstance(images, list | tuple | Iterator):
+        return images
     return [images]
 
 

@@ -2,14 +2,19 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
+from lightning.pytorch import Trainer
+
+from vit.data.module import ImageData
+from vit.data.sources import PathList
+from vit.runs.following import carried
+from vit.runs.options import Module, Options
 from vit.runs.predictions import Predictions
-from vit.training.network_training import NetworkTraining
+from vit.training.budget import time_limit
 
 
 def headline(
-    model: NetworkTraining[Any, Any],
+    model: Module,
     split: str,
     metrics: dict[str, float],
     predictions: Predictions | None,
@@ -32,54 +37,37 @@ def headline(
     return f"{split} mAP  {metrics[f'{split}/map']:.4f}  ({n:,} images)"
 
 
-def closing(
-    folder: Path,
-    result: str,
-    *,
-    longer: str,
-    labelled: bool,
-    root: str | None,
-    dataset: str | None,
-    more: str,
-    held_out: bool,
-    in_python: bool,
-    example: Path | None,
-) -> str:
-    """The result, the run directory, and the next commands.
-
-    `result`: its headline. `longer`: the option that lets the run train on. `root` and `example`:
-    the user's images and one picture among them, if any. `dataset`: a name, without root. `more`:
-    options with which another run reads and cuts them as this one. `held_out`: there are val or
-    test images. `in_python`: the run needs objects, which a command cannot give.
-    """
-    run = shlex.quote(str(folder))
+def closing(folder: Path, result: str, options: Options, trainer: Trainer, data: ImageData) -> str:
+    """The result, a run's headline, its directory, and the next commands."""
+    run, in_python = shlex.quote(str(folder)), bool(options.own)  # which a command cannot give
+    held_out = data.splits.test or data.splits.val
     again = (f"vit test {run}", "score it again")
-    on = (f"vit fit --run_dir {run} {longer}", "train on")
-    if in_python or not held_out:
+    on = (f"vit fit --run_dir {run} {limit_option(trainer)}", "train on")
+    if in_python or held_out is None:
         again = (f"vit test {run} --data FOLDER", "score it on other images")
     if in_python:
         on = (f"vit fit --data FOLDER --pretrained {run}", "train on other images")
-    data, untrained = root or dataset, not (folder / "checkpoints").exists()
-    if untrained and data is not None:
-        command = f"vit fit --data {shlex.quote(data)} --pretrained {run}{more}"
+    images, untrained = data.root or data.dataset, not (folder / "checkpoints").exists()
+    if untrained and images is not None:
+        command = f"vit fit --data {shlex.quote(images)} --pretrained {run}{carried(options)}"
         on = (command, "fine-tune all of it")
-    if not labelled:
+    items = (held_out or data.splits.train).items
+    if not data.labelled:
         command = f"vit fit --data LABELLED --pretrained {run}"
         following = [(command, "fine-tune it"), again, on]
-    elif example is not None:
-        below = example.is_relative_to(Path.cwd())
-        picture = example.relative_to(Path.cwd()) if below else example
+    elif isinstance(items, PathList):
+        path, here = Path(items[0]), Path.cwd()
+        picture = path.relative_to(here) if path.is_relative_to(here) else path
         command = f"vit classify {run} {shlex.quote(str(picture))}"
         following = [(command, "name what is on a picture"), again, on]
-    elif root is not None or untrained:
+    elif data.root is not None or untrained:
         following = [again, on]
     else:
         photos = "vit fit --data my_photos/", "your own photos, a folder per class"
         following = [again, photos, ("vit recipes", "what else there is to train")]
     width = min(max(len(command) for command, _ in following), 70)
-    contents = ("model/", "checkpoints/", "metrics.csv")
+    page, contents = folder / "report.html", ("model/", "checkpoints/", "metrics.csv")
     present = [name for name in contents if (folder / name).exists()]
-    page = folder / "report.html"
     lines = [
         "",
         result,
@@ -89,3 +77,12 @@ def closing(
         *(f"  {command:{width}}  # {why}" for command, why in following),
     ]
     return "\n".join(lines)
+
+
+def limit_option(trainer: Trainer) -> str:
+    """The option to raise for a longer run: the limit that ended this one."""
+    if 0 < trainer.max_steps <= trainer.global_step:
+        return f"--steps {2 * trainer.max_steps}"
+    if time_limit(trainer) is not None and trainer.current_epoch != trainer.max_epochs:
+        return "--trainer.max_time DD:HH:MM:SS"
+    return f"--epochs {2 * (trainer.max_epochs or 1)}"

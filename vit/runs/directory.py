@@ -51,8 +51,6 @@ class RunDirectory:
     nothing."""
     saved: dict[str, Any] = field(default_factory=dict)
     """Content of the checkpoint without the values of tensors, in the first process; else empty."""
-    closing: str = ""
-    """Text to print at the end."""
     begun: bool = False
 
     @classmethod
@@ -64,8 +62,7 @@ class RunDirectory:
         that cannot change.
         """
         with ExitStack() as held:
-            saved: dict[str, Any] = {}
-            decision = decided_by_first(lambda: _decide(options, held, saved))
+            decision, saved = decided_by_first(lambda: _decide(options, held))
             if launched() is None:  # Lightning may start the others
                 os.environ[HANDED_DOWN] = json.dumps(decision)
                 held.callback(os.environ.pop, HANDED_DOWN, None)
@@ -158,16 +155,16 @@ def run_name(options: Options) -> str:
     return f"{data.dataset if data.root is None else root_name(data.root)}-{recipe}"
 
 
-def _decide(options: Options, held: ExitStack, saved: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of RunDirectory in JSON types, as far as they differ from its defaults.
+def _decide(options: Options, held: ExitStack) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of RunDirectory in JSON types, where they differ from its defaults, and `saved`.
 
-    The folder is locked until `held` is closed; the content of the checkpoint goes to `saved`.
+    The folder is locked until `held` is closed.
     """
     run_dir, resume = options.config.run_dir, options.config.resume
     if options.config.trainer.fast_dev_run:  # which keeps nothing
-        return {"folder": held.enter_context(TemporaryDirectory(prefix="vit_"))}
+        return {"folder": held.enter_context(TemporaryDirectory(prefix="vit_"))}, {}
     if resume in ("auto", "never") and run_dir is None:
-        return {"folder": str(_numbered(options, held))}
+        return {"folder": str(_numbered(options, held))}, {}
     source, file = _source(resume, run_dir)
     folder = source if run_dir is None else Path(run_dir).expanduser()
     if folder.resolve() == source.resolve():
@@ -180,23 +177,23 @@ def _decide(options: Options, held: ExitStack, saved: dict[str, Any]) -> dict[st
         raise UserError(f"{folder} already holds a run; choose an empty --run_dir")
     decision: dict[str, Any] = {"folder": str(folder)}
     if not (files or finished):
-        return decision
+        return decision, {}
     before = recorded_options(source)
     differing = differences(before, options.recorded()) if before else {}
     if finished and source == folder:
         decision["finished"] = "final_split" not in differing
         if not differing:
-            return decision
+            return decision, {}
         limits = differing.keys() - {STARTED_FROM}
         if not (files and limits and limits <= LIMITS):
             raise UserError(
                 f"{folder} holds a finished run with other options: {listed(differing)}; "
                 f"give the options of that run, or choose another --run_dir"
             )
-    checkpoint = _whole(files, saved)
+    checkpoint, saved = _whole(files)
     _check_options(source, differing)
     note(f"resuming {folder} at step {saved['global_step']:,} from {checkpoint}")
-    return {**decision, "checkpoint": str(checkpoint), "step": saved["global_step"]}
+    return {**decision, "checkpoint": str(checkpoint), "step": saved["global_step"]}, saved
 
 
 def _numbered(options: Options, held: ExitStack) -> Path:
@@ -311,15 +308,13 @@ def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> None:
         note(f"options that differ from {source / CONFIG}: {listed(differing)}")
 
 
-def _whole(files: list[Path], saved: dict[str, Any]) -> Path:
-    """The first undamaged checkpoint; its content without tensor values goes to `saved`."""
+def _whole(files: list[Path]) -> tuple[Path, dict[str, Any]]:
+    """The first undamaged checkpoint, and its content without tensor values."""
     for path in files:
         try:
-            saved |= read_checkpoint(path, "meta")
+            return path, read_checkpoint(path, "meta")
         except UserError as error:
             note(str(error))
-        else:
-            return path
     raise UserError(
         f"{some_of(map(str, files))}: nothing whole to resume from; name another checkpoint of the "
         "run, such as best.ckpt, or start a new run"

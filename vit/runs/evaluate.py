@@ -11,8 +11,10 @@ from typing import Any
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
+from torch import Tensor
 
 from vit.console import note
+from vit.data.dataset import Batch
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
@@ -36,6 +38,7 @@ from vit.runs.trainer import (
 )
 from vit.tables import rows
 from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
 from vit.weights.pretrained import inspect_pretrained
 
@@ -93,7 +96,10 @@ class Subject:
         self.weights = run / "model"
         if not (self.weights / "config.json").is_file():
             self.weights = find_checkpoint(run)  # an unfinished run
-        self.data = ImageData(**options.data).unseen_by(known_by(run, before=True))
+        kind = ImageData
+        if exported is not None:
+            self.module_class, kind = _Exported, _Pixels
+        self.data = kind(**options.data).unseen_by(known_by(run, before=True))
         self._read_as(other)
         if predicting:
             self._check_labels()
@@ -149,8 +155,8 @@ class Subject:
             self._of_model,
             lambda: read_checkpoint(find_checkpoint(self.run))["state_dict"],
         )
-        if self.engine is not None:
-            self._compute_elsewhere(model)
+        if isinstance(model, _Exported):
+            model.take(self.engine, self.run)
         alive = ChildrenAlive()
         bar = [] if self.trainer.enable_progress_bar is False else [RunProgress()]
         trainer = build_trainer(
@@ -163,17 +169,27 @@ class Subject:
         with ending_together(trainer, alive):
             return model, *score(trainer, model, self.data, self.split)
 
-    def _compute_elsewhere(self, model: Module) -> None:
-        """Lets the engine compute the logits. UserError for a model of another purpose."""
-        engine: Any = self.engine
-        ours = {"classes": model.classes, "preprocess": model.preprocess}
-        ours["multilabel"] = model.extra()["multilabel"]
-        for name, value in ours.items():
-            if getattr(engine.description, name) != value:
-                raise UserError(f"the exported file has other {name} than {self.run}")
-        # The engine takes pixels, and normalises them itself.
-        self.data.on_after_batch_transfer = lambda batch, dataloader_idx: batch
-        model.forward = lambda images: engine.tensors(images)["logits"]
+
+class _Exported(ImageClassifier):
+    """A run's classifier whose logits an exported file computes."""
+
+    def take(self, engine: Any, run: Path) -> None:
+        """Takes the file's engine. UserError for a file of another purpose than the run."""
+        for name in ("classes", "preprocess", "multilabel"):
+            if getattr(engine.description, name) != getattr(self, name):
+                raise UserError(f"the exported file has other {name} than {run}")
+        self.engine = engine
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits `b k` of pixels `b c h w`."""
+        return self.engine.tensors(images)["logits"]
+
+
+class _Pixels(ImageData):
+    """The images of an exported file, which normalises them itself."""
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return batch
 
 
 def data_options(run: Path, args: list[str]) -> dict[str, Any]:

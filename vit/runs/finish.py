@@ -12,7 +12,6 @@ from lightning.pytorch import LightningModule, Trainer
 
 from vit.console import is_first_process
 from vit.data.module import ImageData
-from vit.data.sources import PathList
 from vit.extensions.inspection.looks import glances
 from vit.extensions.reports.pretraining import Examples, write_pretraining
 from vit.extensions.reports.results import write_results
@@ -20,12 +19,11 @@ from vit.extensions.trust.measuring import measure
 from vit.hardware import hardware, peak_memory, versions
 from vit.runs.closing import closing, headline
 from vit.runs.directory import RunDirectory, find_checkpoint
-from vit.runs.following import carried
 from vit.runs.options import Module, Options
 from vit.runs.predictions import Predictions
 from vit.runs.records import SUMMARY
 from vit.runs.scoring import COVERAGES, finite, score, thresholds_of
-from vit.training.budget import batches_per_epoch, time_limit
+from vit.training.budget import batches_per_epoch
 from vit.training.callbacks import FineTuneBySize
 from vit.training.lightning_internals import log_at_last_step
 from vit.training.saving import BestCheckpoint
@@ -47,50 +45,43 @@ def finish(
     model: Module,
     data: ImageData,
     began: tuple[float, float],
-) -> None:
+) -> str:
     """Scores the best weights once, writes model/ and the report; every process calls it.
 
-    `began`: `clocks()` before the training. model/ is written before the scoring too, so that an
-    unreadable image loses nothing.
+    Returns what to say at the end; "" in other processes than the first. `began`: `clocks()` before
+    the training. model/ is written before the scoring too, so that an unreadable image loses
+    nothing.
     """
     log_at_last_step(trainer)
     seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
-    summary = _summary(options, trainer, model, data)
+    peak, best = peak_memory(trainer.strategy.root_device), load_best(trainer, model)
+    summary = _summary(options, trainer, model, data, peak, best)
     summary |= {"train_seconds": seconds, "train_cpu_seconds": cpu, "resumed_at": run.step}
     model.merge()  # what is scored is what is written
     _write_model(run, options, model, data, summary)
-    trust = measure(trainer, model, data, summary) if data.labelled else None
-    if trust is not None and is_first_process():
-        trust.write(run.folder / "model")
-    split: str = summary["split"]
+    split, cuts = summary["split"], {}
+    measured = measure(trainer, model, data, summary["checkpoint"]) if data.labelled else None
+    if measured is not None:
+        trust, figures = measured
+        summary |= figures
+        if is_first_process():
+            trust.write(run.folder / "model")
+        if split != "val":  # sets are counted on other images than those of the measurement
+            cuts = trust.cuts(COVERAGES)
     predictions, metrics = None, {}
-    # Sets are counted on other images than those of the measurement.
-    cuts = {} if trust is None or split == "val" else trust.cuts(COVERAGES)
     if split != "none":
         metrics, predictions = score(trainer, model, data, split, cuts)
     summary["metrics"] |= metrics
-    if trust is not None and predictions is not None:
+    if measured is not None and predictions is not None:
         summary["confidence"]["sets"] = predictions.sets
     _write_model(run, options, model, data, summary)
     if not is_first_process():
-        return
+        return ""
     write_json(run.folder / SUMMARY, summary)
     _report(run, options, model, data, summary, predictions)
     write_json(run.folder / SUMMARY, {**summary, "finished": True})
-    held_out = data.splits.test or data.splits.val
-    items = (held_out or data.splits.train).items
-    run.closing = closing(
-        run.folder,
-        headline(model, split, metrics, predictions),
-        longer=limit_option(trainer),
-        labelled=data.labelled,
-        root=data.root,
-        dataset=data.dataset,
-        more=carried(options),
-        held_out=held_out is not None,
-        in_python=bool(options.own),
-        example=Path(items[0]) if isinstance(items, PathList) else None,
-    )
+    result = headline(model, split, metrics, predictions)
+    return closing(run.folder, result, options, trainer, data)
 
 
 def _report(
@@ -130,11 +121,14 @@ def _report(
         write_pretraining(run.folder, split, None if examples is None else Examples(**examples))
 
 
-def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData) -> dict[str, Any]:
-    """Content of summary.json before the final score; loads the best weights."""
-    peak = peak_memory(trainer.strategy.root_device)
+def _summary(
+    options: Options, trainer: Trainer, model: Module, data: ImageData, peak: int | None, best: Any
+) -> dict[str, Any]:
+    """Content of summary.json before the final score.
+
+    `peak`: the most bytes that the training held. `best`: of `load_best`.
+    """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    best = load_best(trainer, model)
     splits = {"test": ["test", "val"], "val": ["val"], "none": []}[options.config.final_split]
     split = next((name for name in splits if name in data.digests), "none")
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
@@ -142,7 +136,7 @@ def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData)
         "finished": False,
         "command": shlex.join(["vit", "fit", *options.typed])
         + (" # by vit.fit, with objects of Python" if options.own else ""),
-        "metrics": finite(best.pop("metrics")),  # of these weights, not of the last ones
+        "metrics": finite(best["metrics"]),  # of these weights, not of the last ones
         "split": split,
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
         "splits": data.digests,
@@ -153,7 +147,7 @@ def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData)
         "trained_parameters": trained,
         "parameters": sum(p.numel() for p in model.model.parameters()),
         "model": model.model.config.to_dict(),
-        "checkpoint": best,
+        "checkpoint": {name: value for name, value in best.items() if name != "metrics"},
         "classes": data.classes,
         "precision": trainer.precision,
         "processes": trainer.world_size,
@@ -212,12 +206,3 @@ def _write_model(
             "checkpoint": summary["checkpoint"],
         },
     )
-
-
-def limit_option(trainer: Trainer) -> str:
-    """The option to raise for a longer run: the limit that ended this one."""
-    if 0 < trainer.max_steps <= trainer.global_step:
-        return f"--steps {2 * trainer.max_steps}"
-    if time_limit(trainer) is not None and trainer.current_epoch != trainer.max_epochs:
-        return "--trainer.max_time DD:HH:MM:SS"
-    return f"--epochs {2 * (trainer.max_epochs or 1)}"

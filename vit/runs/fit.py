@@ -12,8 +12,9 @@ from vit.console import note, say
 from vit.data.module import ImageData
 from vit.inference.lineage import known_by
 from vit.runs.batch import naming_a_smaller_batch
+from vit.runs.closing import limit_option
 from vit.runs.directory import RunDirectory, checkpoints
-from vit.runs.finish import clocks, finish, limit_option
+from vit.runs.finish import clocks, finish
 from vit.runs.first_batch import draw_first_batch
 from vit.runs.following import check_held_out
 from vit.runs.options import Module, Options
@@ -30,15 +31,15 @@ IMBALANCE = 5
 """Images of the largest over those of the smallest class from which on a remedy is named."""
 
 
-def fit(options: Options) -> RunDirectory:
+def fit(options: Options) -> tuple[RunDirectory, str]:
     """Trains or resumes, and scores the best weights once; every process calls it.
 
-    UserError for a mistake; Stopped after a signal, once the run is saved.
+    Returns the run, and for the first process what to say at the end. UserError for a
+    mistake; Stopped after a signal, once the run is saved.
     """
     with RunDirectory.open(options) as run:
         if run.finished and run.checkpoint is None:
-            run.closing = f"{run.folder} is finished; to train on, raise --epochs or --steps"
-            return run
+            return run, f"{run.folder} is finished; to train on, raise --epochs or --steps"
         data = options.data
         if run.checkpoint is not None:  # cut as it was then
             data.unseen_by(known_by(run.checkpoint, before=True))
@@ -85,13 +86,13 @@ def fit(options: Options) -> RunDirectory:
             trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
             _say_why_it_ended(run, trainer)
             if options.config.trainer.fast_dev_run:
-                run.closing = "training and validation went through; nothing was kept"
+                closing = "training and validation went through; nothing was kept"
             elif run.finished and not run.begun:
-                run.closing = f"{run.folder} is finished and stays as it is"
+                closing = f"{run.folder} is finished and stays as it is"
             else:
                 run.begin(options)  # also where nothing was left to train
-                finish(run, options, trainer, model, data, began)
-    return run
+                closing = finish(run, options, trainer, model, data, began)
+    return run, closing
 
 
 @contextmanager

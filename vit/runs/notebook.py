@@ -84,8 +84,8 @@ def fit(
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
 
     with signals.handled():
-        run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
-    show(run.closing)
+        run, closing = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
+    show(closing)
     return Run(run.folder)
 
 

@@ -24,12 +24,14 @@ from lightning.pytorch.callbacks import Callback
 from vit.console import is_first_process
 from vit.data.module import ImageData
 from vit.errors import UserError
+from vit.exit import end_at_once
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
 from vit.signals import deferred
 from vit.training.lightning_internals import take_children
 from vit.training.parts import from_all_processes
 
+Facts = dict[str, Any]
 HANDED_DOWN = "VIT_RUN"
 """Environment variable with the first process's decision, for those that Lightning starts."""
 JOIN = timedelta(minutes=30)
@@ -61,10 +63,11 @@ def launched() -> tuple[str, int, int] | None:
     return None
 
 
-def decided_by_first(decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The decision of the first process, JSON values; its UserError is raised in all of them."""
+def decided_by_first(decide: Callable[[], tuple[dict[str, Any], Facts]]) -> tuple[Any, Facts]:
+    """The decision of the first process, JSON values, and facts that it alone has, else none; its
+    UserError is raised in all of them."""
     if HANDED_DOWN in os.environ and not is_first_process():
-        return json.loads(os.environ[HANDED_DOWN])
+        return json.loads(os.environ[HANDED_DOWN]), {}
     several = launched()
     if several is None:
         return decide()
@@ -76,15 +79,15 @@ def decided_by_first(decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             store.set(f"vit{rank}", "")
             if "refused" in decision:
                 raise UserError(decision["refused"])
-            return decision
+            return decision, {}
         try:
-            decision = decide()
+            decision, facts = decide()
         except UserError as error:
             store.set("vit", json.dumps({"refused": str(error)}))
             raise
         store.set("vit", json.dumps(decision))
         store.wait([f"vit{other}" for other in range(1, processes)], JOIN)
-        return decision
+        return decision, facts
 
 
 def _rendezvous(launcher: str, processes: int) -> tuple[int, Any]:
@@ -153,7 +156,7 @@ class ChildrenAlive(Callback):
                 print(f"vit: {_lost(child)}", file=sys.stderr, flush=True)
                 for other in self.children:
                     other.kill()
-                os._exit(max(child.returncode, 1))  # 130 after Ctrl-C, which all processes get
+                end_at_once(max(child.returncode, 1))  # 130 after Ctrl-C, which all processes get
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._joined.set()

@@ -76,7 +76,7 @@ class CollectPredictions(Callback):
 
 
 def score(
-    trainer: Trainer,
+    trainer: Any,
     model: Any,
     data: Any,
     split: str,
@@ -87,11 +87,13 @@ def score(
     `cuts`: of CollectPredictions.
     """
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
-    collect = CollectPredictions(cuts or {}, tree)
-    if data.labelled:
-        trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
+    collect, callbacks = CollectPredictions(cuts or {}, tree), trainer.callbacks
     data.evaluation_split = model.evaluation_split = split
-    trainer.test(model, datamodule=data, verbose=False)
+    try:
+        trainer.callbacks = [*callbacks, collect] if data.labelled else callbacks
+        trainer.test(model, datamodule=data, verbose=False)
+    finally:
+        trainer.callbacks = callbacks
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
     if not data.labelled:
@@ -115,8 +117,9 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
 
 def thresholds_of(model: Any) -> np.ndarray | None:
     """float32 `k`: thresholds of the probabilities in Predictions, if the model has any."""
-    values = getattr(model, "thresholds", None)
-    if values is None:
+    facts = model.extra()
+    if "thresholds" not in facts:
         return None
-    values = np.array(carried_over(values, model.temperature or 1.0), dtype=np.float32)
+    values = carried_over(facts["thresholds"], facts.get("temperature", 1.0))
+    values = np.array(values, dtype=np.float32)
     return values.clip(max=np.nextafter(np.float32(1), np.float32(0)))  # 1 would be above none

@@ -130,7 +130,7 @@ class Loss:
             if isinstance(self.function, nn.Module):
                 self.function.to(logits.device)  # its constants
             loss = self.function(logits, targets)
-            shape = getattr(loss, "shape", None)
+            shape = loss.shape if isinstance(loss, Tensor) else None
             if shape != ():
                 raise UserError(
                     "model.loss.function must return a tensor of one number, such as the mean over "

@@ -84,7 +84,7 @@ def _adapt_head(
     head: HeadRows,
     wanted: dict[str, Any],
 ) -> None:
-    old = recognised.config.num_classes
+    config, old = recognised.config, recognised.config.num_classes
     rows, how = _rows(recognised.classes, classes, old, num_classes, head)
     if head != "fit" and num_classes and (rows is None or None in rows):
         has = "others" if old == num_classes else f"{old:,}" if old else "no head"
@@ -96,7 +96,7 @@ def _adapt_head(
         _move_rows(recognised, report, rows, classes, how)
         return
     gone = HEAD
-    has_tanh_layer = getattr(recognised.config, "representation_size", None) is not None
+    has_tanh_layer = isinstance(config, ViTConfig) and config.representation_size is not None
     if has_tanh_layer and not wanted.get("representation_size"):
         gone, wanted["representation_size"] = (*HEAD, "pre_logits."), None
         report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"

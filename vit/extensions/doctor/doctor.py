@@ -103,7 +103,7 @@ def _fit(folder: Path) -> str:
 
 def _trained(folder: Path, name: str, *more: str) -> RunDirectory:
     places = (f"--data={folder / 'photos'}", f"--run_dir={folder / name}")
-    return fit(Options([*OPTIONS, *places, *more]))
+    return fit(Options([*OPTIONS, *places, *more]))[0]
 
 
 def crash(trainer: Trainer, *_: object) -> None:

@@ -26,7 +26,6 @@ from vit.extensions.reports.scores import (
     most_confused,
 )
 from vit.extensions.reports.wording import commands, percent
-from vit.label_tree import answered_level
 from vit.runs.predictions import Predictions, write_csv
 from vit.writing import atomic, write_bytes
 
@@ -211,7 +210,7 @@ def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]
         return None
     depth, rows = values.shape[1], []
     for confidence in CONFIDENCES:
-        level = answered_level(values, confidence)
+        level = (values > confidence).sum(1)  # the deepest one above it, from 1; 0 if none is
         shares = np.bincount(level, minlength=depth + 1) / len(level)
         right = hits[level > 0, level[level > 0] - 1]
         shares = [*shares[:0:-1], shares[0], right.mean() if len(right) else np.nan]

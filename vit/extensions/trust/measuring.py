@@ -54,14 +54,15 @@ def outputs_of_val(trainer: Trainer, model: Any, data: ImageData) -> list[tuple[
     return [(logits, labels)]
 
 
-def measure(trainer: Trainer, model: Any, data: ImageData, summary: dict[str, Any]) -> Trust | None:
-    """Sets the model's temperature, and returns what else says how far its answers are to be
-    trusted; None without images that the weights were not trained on.
+def measure(
+    trainer: Trainer, model: Any, data: ImageData, checkpoint: dict[str, Any]
+) -> tuple[Trust, dict[str, Any]] | None:
+    """What says how far a model's answers are to be trusted, and its figures for summary.json; sets
+    the model's temperature. None without images that the weights were not trained on.
 
-    `summary`: of the run, with the description of the weights; "confidence" and "unknown" are added
-    to it. Every process must call it.
+    `checkpoint`: the description of the weights. Every process must call it.
     """
-    checkpoint, start = summary["checkpoint"], model.load_report
+    start = model.load_report
     if data.splits.val is not None and trainer.limit_val_batches != 0:
         pairs, where = outputs_of_val(trainer, model, data), "validation images"
         if "score" in checkpoint or "val_losses" in checkpoint.get("by_size", {}):
@@ -84,12 +85,12 @@ def measure(trainer: Trainer, model: Any, data: ImageData, summary: dict[str, An
     model.temperature = None if temperature == 1 else temperature
     say(f"temperature {temperature:.3g}, fitted to {len(labels):,} {where}")
     facts = {"temperature": temperature, "images": len(labels), "measured_on": where}
-    summary["confidence"] = {**facts, "sets": []}
     energies, scores = energy(logits, multilabel=data.multilabel), None
     first = logits.argmax(1)
     wrong = labels.gather(1, first[:, None])[:, 0] == 0 if data.multilabel else first != labels
-    summary["unknown"] = {"images": len(labels), "accuracies": accuracies(energies, wrong)}
+    unknown = {"images": len(labels), "accuracies": accuracies(energies, wrong)}
     if not data.multilabel:
         of_classes = set_scores((logits.double() / temperature).softmax(1))
         scores = of_classes.gather(1, labels[:, None])[:, 0].sort().values
-    return Trust(**facts, scores=scores, usual=energies.sort().values[None])
+    trust = Trust(**facts, scores=scores, usual=energies.sort().values[None])
+    return trust, {"confidence": {**facts, "sets": []}, "unknown": unknown}

@@ -34,7 +34,7 @@ class FineTuneBySize(Callback):
         """Steps, images and share, for a JSON file."""
         self._start: dict[str, Tensor] | None = None
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
         data = counting_data(trainer)
@@ -50,7 +50,7 @@ class FineTuneBySize(Callback):
             steps = trainer.fit_loop.epoch_loop.max_steps = steps_for(images, batch)
             why = f"{steps:,} steps of {batch:,}"
         share = None if validation >= ENOUGH_TO_CHOOSE else FIXED_SHARE
-        if getattr(pl_module, "load_report", None) is None:
+        if pl_module.load_report is None:
             share = 1.0  # random first weights are nothing to keep
         self.chosen = {
             "train_images": images,

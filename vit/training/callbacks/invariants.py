@@ -77,10 +77,9 @@ class EveryImageOnce(Callback):
         if not trainer.sanity_checking and is_whole(trainer.limit_val_batches):
             self._check(trainer, "val", pl_module.get_submodule("val_metrics"))
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         if is_whole(trainer.limit_test_batches):
-            split: Split = getattr(pl_module, "evaluation_split", "test")
-            self._check(trainer, split, pl_module.get_submodule("test_metrics"))
+            self._check(trainer, pl_module.evaluation_split, pl_module.test_metrics)
 
     def _check(self, trainer: Trainer, split: Split, metrics: Any) -> None:
         data = counting_data(trainer)

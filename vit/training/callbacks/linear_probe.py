@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
@@ -46,8 +46,8 @@ class LinearProbe(Callback):
         self._groups: Tensor | None = None
         """Of the training images, int64 `n`, if they have groups."""
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        report: Any = getattr(pl_module, "load_report", None)
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        report = pl_module.load_report
         if self.alone and report is None:
             raise UserError(
                 "a probe of random features says little: give --model.pretrained WEIGHTS "
@@ -60,7 +60,7 @@ class LinearProbe(Callback):
         data = counting_data(trainer)
         if data is None:
             raise UserError("LinearProbe needs the images of vit.ImageData")
-        network: Any = pl_module.model
+        network = pl_module.model
         features, labels, places = self._features(trainer, network)
         groups = data.splits.train.group_numbers()
         self._groups = None if groups is None else torch.from_numpy(groups)[places]
@@ -78,8 +78,7 @@ class LinearProbe(Callback):
                 own.data.copy_(part(trainer.strategy.broadcast(value.data), own))
         chosen_here = self.alone and data.multilabel and data.splits.val is None
         if chosen_here and can_fold(labels, self._groups):
-            module: Any = pl_module
-            module.choose_thresholds(self.held_out)
+            pl_module.choose_thresholds(self.held_out)
 
     def _fit(
         self, data: CountedData, module: Any, given: list[tuple[nn.Module, Tensor]], labels: Tensor

@@ -86,10 +86,8 @@ class RunProgress(ProgressBar):
         if trainer.state.fn != "fit":
             self._open("validate", sum(trainer.num_val_batches), "batches")
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._open(
-            getattr(pl_module, "evaluation_split", "test"), sum(trainer.num_test_batches), "batches"
-        )
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._open(pl_module.evaluation_split, sum(trainer.num_test_batches), "batches")
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._open("predict", sum(trainer.num_predict_batches), "batches")
