@@ -89,6 +89,13 @@ def test_a_name_twice_is_refused(name: str, packages: list[str], tmp_path: Path)
     )
 
 
+def test_a_row_of_no_table_is_refused(tmp_path: Path) -> None:
+    install(tmp_path, "source.npz = greeting:run")
+    status, _, error = run(tmp_path, "recipes")
+    assert status == 2 and error.startswith("vit: greeting:run of a package: 'source.npz'")
+    assert len(error.splitlines()) == 1 and "'sources'" in error
+
+
 @pytest.mark.parametrize(
     ("command", "module"), [("trust", "vit.extensions.trust.cli_trust"), ("greet", "greeting")]
 )

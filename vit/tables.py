@@ -105,13 +105,9 @@ TABLES: dict[str, dict[str, str]] = {
         ".parquet": "vit.extensions.serving.cli_answer_out:AnswerFile",
     },
     # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
-    "comparisons": {
-        "paired": "vit.extensions.evaluation.cli_paired:compare_two",
-    },
+    "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
-    "details": {
-        "per_class": "vit.extensions.reports.scores:per_class",
-    },
+    "details": {"per_class": "vit.extensions.reports.scores:per_class"},
     # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
     # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
     "values": {
@@ -187,8 +183,11 @@ def lines(table: str) -> dict[str, str]:
 
 @cache
 def installed(table: str) -> list[tuple[str, EntryPoint]]:
-    """Names and entry points that installed packages have for the table."""
+    """Names and entry points of installed packages. UserError for one that is of no table."""
     entries = sorted(entry_points(group=GROUP))
+    for e in entries:
+        if e.name.partition(".")[0] not in TABLES:
+            raise UserError(f"{e.value} of a package: {e.name!r} is in none of {[*TABLES]}")
     return [(e.name[len(table) + 1 :], e) for e in entries if e.name.startswith(f"{table}.")]
 
 
