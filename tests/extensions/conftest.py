@@ -1,5 +1,28 @@
-"""The command in this process, and small folders of pictures."""
+"""The command in this process, small folders of pictures, and small trainings."""
 
 from tests.command import photos, vit
+from tests.training.conftest import (
+    continues_bitwise,
+    encoder_continues_bitwise,
+    losses,
+    make_data,
+    make_model,
+    make_trainer,
+    save_weights,
+    snapshot,
+    training_photos,
+)
 
-__all__ = ["photos", "vit"]
+__all__ = [
+    "continues_bitwise",
+    "encoder_continues_bitwise",
+    "losses",
+    "make_data",
+    "make_model",
+    "make_trainer",
+    "photos",
+    "save_weights",
+    "snapshot",
+    "training_photos",
+    "vit",
+]
