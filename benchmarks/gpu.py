@@ -6,6 +6,7 @@ Parts, each within eight minutes on one large GPU:
 - attention: every backend of scaled_dot_product_attention, forward and backward, at 65 to 1025
   tokens, with its error against float64
 - optimizers: a training step with AdamW, fused AdamW and Muon
+- determinism: whether two trainings end with the same bits, by default kernels and others
 - memory: peak bytes of a training step with and without activation checkpointing, and what
   `vit compare` predicts
 - processes: seconds to start one process with DistributedDataParallel and with FSDP2, and a step
@@ -148,6 +149,34 @@ def optimizers(bench: Bench) -> Rows:
     ]
 
 
+def determinism(bench: Bench) -> Rows:
+    """Two trainings from the same seed: whether they end with the same bits, and at what price.
+
+    By PyTorch's default kernels, and by deterministic ones (--trainer.deterministic true).
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    rows = []
+    for name in ("vit_s16",) if bench.toy else ("vit_s16", "r_vit_ti16", "bit_r50x1"):
+        for deterministic in (False, True):
+            torch.use_deterministic_algorithms(deterministic, warn_only=True)
+            weights, call = [], None
+            for _ in range(2):
+                torch.manual_seed(0)
+                config = bench.config(name) if bench.toy else configuration(name)
+                network = build_model(config).to(bench.device)
+                images = torch.randn(4 if bench.toy else 64, 3, *config.size).to(bench.device)
+                call = partial(training(network, bench.precision), images)
+                for _ in range(2 if bench.toy else 10):
+                    call()
+                weights.append([p.detach().clone() for p in network.parameters()])
+            changed = [(a - b).abs().max().item() for a, b in zip(*weights, strict=True)]
+            times = bench.time({"step": call})["step"] if call else {}
+            row = {"model": name, "deterministic": deterministic, "equal": not any(changed)}
+            rows.append({**row, "largest_difference": max(changed), **times})
+    torch.use_deterministic_algorithms(False)
+    return rows
+
+
 def memory(bench: Bench) -> Rows:
     """Peak memory of training steps, and the prediction for the activations."""
     from vit.extensions.compute.candidate import from_config
@@ -251,7 +280,7 @@ def feeding(bench: Bench) -> Rows:
 
 
 PARTS: dict[str, Callable[[Bench], Rows]] = {
-    part.__name__: part for part in (attention, optimizers, memory, processes, feeding)
+    part.__name__: part for part in (attention, determinism, optimizers, memory, processes, feeding)
 }
 
 

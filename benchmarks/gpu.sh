@@ -58,6 +58,7 @@ models vit_s16
 models vit_l16 --what inference training
 models vit_h14 --what inference training
 part attention
+part determinism
 part memory
 part optimizers
 if [ -n "${DATA:-}" ]; then

@@ -1,5 +1,6 @@
 """One architecture from four libraries, in the settings that benchmarks/models.py compares."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from vit import ViTConfig
 
 CIFAR = "cifar"
+ISOLATES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+"""torch.compile can keep models of one class apart (from 2.12 on)."""
 
 
 def sized(width: int, depth: int, image_size: int, patch_size: int, **more: int) -> ViTConfig:
@@ -71,7 +74,7 @@ def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
     modes = {"bf16": {}, "bf16, compiled": {"compile": "default"}}
     if what == "inference":
         modes["bf16, CUDA graphs"] = {"compile": "reduce-overhead"}
-    if isinstance(config, ViTConfig):
+    if isinstance(config, ViTConfig) and ISOLATES:
         modes["bf16, compiled, cuDNN attention"] = {"compile": "default", "cudnn": True}
     for library in [*libraries, "vit"]:
         for name, options in modes.items():

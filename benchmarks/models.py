@@ -47,7 +47,7 @@ from harness import (
     training,
     work,
 )
-from model_peers import BUILDERS, CIFAR, Setting, configuration, fill, settings
+from model_peers import BUILDERS, CIFAR, ISOLATES, Setting, configuration, fill, settings
 from model_verdicts import mean_ratio, text, verdicts
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -84,6 +84,7 @@ class Job:
     device: torch.device
     rounds: int
     precisions: tuple[str, ...] = tuple(DTYPES)
+    libraries: tuple[str, ...] = tuple(BUILDERS)
 
     @property
     def images(self) -> Tensor:
@@ -128,10 +129,10 @@ def compiled(model: nn.Module, setting: Setting) -> nn.Module:
     """The model, compiled if the setting has a mode."""
     if setting.compile is None:
         return model
-    # isolate_recompiles: otherwise models of one class share a small compilation cache, fall back
-    # to eager mode beyond its size, and reuse the first model's attention kernels.
-    compile_: Any = torch.compile
-    return compile_(model, mode=setting.compile, dynamic=False, isolate_recompiles=True)
+    # Otherwise models of one class share a small compilation cache, fall back to eager mode beyond
+    # its size, and reuse the first model's attention kernels.
+    apart: dict[str, Any] = {"isolate_recompiles": True} if ISOLATES else {}
+    return torch.compile(model, mode=setting.compile, dynamic=False, **apart)
 
 
 def measure(job: Job) -> Rows:
@@ -140,7 +141,7 @@ def measure(job: Job) -> Rows:
     names = {
         str(s): s
         for s in settings(job.config, job.device.type, job.what)
-        if s.precision in job.precisions or str(s) == BASE
+        if (s.library in job.libraries and s.precision in job.precisions) or str(s) == BASE
     }
     base = BASE if BASE in names else next(iter(names))
     others = [name for name in names if name != base]
@@ -148,7 +149,7 @@ def measure(job: Job) -> Rows:
     limits = {
         precision: limit(job.config, job.batch, dtype, job.device)
         for precision, dtype in DTYPES.items()
-        if precision in job.precisions
+        if precision in {setting.precision for setting in names.values()}
     }
     for start in range(0, len(others), together):
         group = [base, *others[start : start + together]]
@@ -291,6 +292,7 @@ def parsed() -> argparse.Namespace:
     add(
         "--precisions", nargs="+", choices=tuple(DTYPES), help="default: what the CPU has units for"
     )
+    add("--libraries", nargs="+", choices=tuple(BUILDERS), default=list(BUILDERS))
     add("--finals", action="store_true", help="only the best settings of the results file")
     return parser.parse_args()
 
@@ -311,7 +313,18 @@ def jobs(options: argparse.Namespace) -> list[Job]:
                 continue
             rounds = 3 if flops * batch > LONG_STEP else options.rounds
             rounds = 2 if options.quick else min(options.rounds, rounds)
-            jobs.append(Job(name, config, what, batch, device, rounds, tuple(precisions)))
+            jobs.append(
+                Job(
+                    name,
+                    config,
+                    what,
+                    batch,
+                    device,
+                    rounds,
+                    tuple(precisions),
+                    tuple(options.libraries),
+                )
+            )
     return jobs
 
 
@@ -342,7 +355,8 @@ def main() -> None:
     measured = document("models", rows, device=device, clock=clock, threads=1, finals=finals)
     peers = (timm, torchvision, transformers)
     measured["versions"] |= {peer.__name__: peer.__version__ for peer in peers}
-    whole = set(options.models) >= set(ALL) and not options.what
+    every = set(options.libraries) == set(BUILDERS)
+    whole = set(options.models) >= set(ALL) and not options.what and every
     publish(measured, options, standard if whole else None)
 
 

@@ -127,15 +127,28 @@ without evaluation; {threads}. "vit" is the recipe `cifar10`: width 128, depth 4
 root, Muon. timm's VisionTransformer has width 192 and depth 6 with AdamW, and in the last row our
 width, depth, optimizer, schedule and augmentation.
 """
-NO_GPU = """\
-## On GPUs
+GPU = """\
+## On a GPU: {gpu}
 
-These have not been run on a GPU yet. One command each:
+    benchmarks/gpu.sh --device cuda
 
-    python benchmarks/models.py --device cuda
-    python benchmarks/scaling.py --device cuda
-    python benchmarks/time_to_accuracy.py --data.root cifar10/ --device cuda
-    vit bench vit_b16 --train --compile default
+torch {torch}, timm {timm}; {date}; bfloat16 unless named; wall-clock time, alternating turns. Not
+measured yet: inference, ViT-L and ViT-H against peers, accuracy in a fixed time, several GPUs.
+
+A training step of ViT-B/16 at 224 pixels, 256 images, fused AdamW. *Over float32*: speed over
+timm's model at its defaults, median and range of {rounds} rounds; *of peak*: as above.
+"""
+ATTENTION = """
+Attention of 12 heads of 64 channels, forward and backward, milliseconds, about 50,000 tokens in a
+batch. PyTorch takes cuDNN's of itself where it can:
+"""
+OTHERS = """
+Steps of ViT-B/16 with 128 images: {optimizers}.
+
+Two trainings of ten steps from one seed, 64 images of 224 pixels, end with the same bits by
+PyTorch's default kernels as by deterministic ones ({equal}), so that a resumed run is exact
+without `--trainer.deterministic true`, which costs {least:.2f} to {most:.2f} times the step here.
+It is what to set where two runs do differ: PyTorch promises equal bits only with it.
 """
 
 
@@ -359,6 +372,41 @@ def accuracy(document: dict[str, Any]) -> list[str]:
     return [text, table(("", *head), lines) + "\n"]
 
 
+def gpu(document: dict[str, Any]) -> list[str]:
+    """Training steps, attention, optimizers and determinism on one GPU."""
+    attention, optimizers, twice = (
+        load(f"{name}_cuda_nvidia_h200")["rows"]
+        for name in ("attention", "optimizers", "determinism")
+    )
+    steps = [
+        (r["setting"], f"{r['images_per_second']:,.0f}", span(r), f"{r['utilisation']:.0%}")
+        for r in document["rows"]
+    ]
+    both = [r for r in attention if r["what"] == "forward and backward"]
+    backends = list(dict.fromkeys(r["backend"] for r in both))
+    times = {(r["tokens"], r["backend"]): f"{r['milliseconds']:.2f}" for r in both}
+    tokens = list(dict.fromkeys(r["tokens"] for r in both))
+    rates = [f"{r['milliseconds']:.1f} ms with {r['optimizer']}" for r in optimizers]
+    costs = [
+        slow["milliseconds"] / fast["milliseconds"]
+        for fast, slow in zip(twice[::2], twice[1::2], strict=True)
+    ]
+    same = [r["model"] for r in twice if r["equal"] and not r["deterministic"]]
+    machine = facts(document)
+    return [
+        GPU.format(**machine, gpu=document["device"], rounds=document["rows"][0]["rounds"]),
+        table(("training", "images/s", "over float32", "of peak"), steps),
+        ATTENTION,
+        table(
+            ("tokens", *(name.lower().replace("_attention", "") for name in backends)),
+            [(n, *(times[n, backend] for backend in backends)) for n in tokens],
+        ),
+        OTHERS.format(
+            optimizers=", ".join(rates), equal=", ".join(same), least=min(costs), most=max(costs)
+        ),
+    ]
+
+
 BY_MACHINE = {"models": models, "engines": engines, "folder_speed": folder, "threads": threads}
 BY_MACHINE |= {"fit_loop": fit_loop, "shards": shards, "startup": startup}
 ON_ONE_MACHINE = {"data": data, "scaling": scaling, "time_to_accuracy": accuracy}
@@ -380,8 +428,8 @@ def page() -> str:
             parts += section(load(path.stem))
     for name, section in ON_ONE_MACHINE.items():
         parts += section(files[name])
-    if not [*RESULTS.glob("*_cuda.json"), *RESULTS.glob("*_gpu.json")]:
-        parts.append(NO_GPU)
+    for path in sorted(RESULTS.glob("models_cuda_*.json")):
+        parts += gpu(load(path.stem))
     return "\n".join(parts)
 
 
