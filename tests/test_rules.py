@@ -26,14 +26,14 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_894),
     "weights": ({"models"}, 1_931),
     "data": (set(), 3_943),
-    "inference": ({"data", "models", "weights"}, 538),
+    "inference": ({"data", "models", "weights"}, 512),
     "training": ({"models", "weights"}, 2_942),
 }
 ROOMS["runs"] = (set(ROOMS), 2_802)
 ROOMS["cli"] = (set(ROOMS), 798)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_926}
-CORE_LINES = 16_774
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_925}
+CORE_LINES = 16_747
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
@@ -79,7 +79,6 @@ EXTENSIONS: dict[str, set[str]] = {
 EXTENSION_LINES = {"formats": 3_752, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
 """Most lines of an extension; 1,950 of the others."""
 EDGES: dict[tuple[str, str], str] = {
-    ("cli/classify.py", "vit.extensions.serving.answers"): "a table, or the core",
     ("data/module.py", "vit.extensions.recipes.extra"): "a class path",
     ("data/module.py", "vit.extensions.transfer.pseudo"): "a class path",
     ("data/transforms.py", "vit.extensions.recipes.extra"): "a class path",

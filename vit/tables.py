@@ -86,9 +86,9 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
     "engines": {
-        ".onnx": "vit.extensions.serving.engines:open_engine",
-        ".xml": "vit.extensions.serving.engines:open_engine",
-        ".pt2": "vit.extensions.serving.engines:open_engine",
+        ".onnx": "vit.extensions.serving.engines:open_classifier",
+        ".xml": "vit.extensions.serving.engines:open_classifier",
+        ".pt2": "vit.extensions.serving.engines:open_classifier",
     },
     # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
     "runtimes": {"openvino": "vit.extensions.serving.engines:in_openvino"},

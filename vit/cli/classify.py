@@ -14,7 +14,7 @@ from vit.cli.arguments import (
     pictures,
     whole_number,
 )
-from vit.console import note, say, show
+from vit.console import Meter, note, say, show
 from vit.errors import UserError, printable
 from vit.hardware import has_bfloat16
 from vit.tables import lines, resolve, rows
@@ -141,24 +141,24 @@ def _print(
     classifier: "Classifier", paths: "PathList", asked: "Asked", options: argparse.Namespace
 ) -> None:
     """UserError for an unreadable picture, after the answers before it."""
-    from vit.extensions.serving.answers import answer
+    from vit.data.decode import ImageError
 
     answered: list[dict[str, Any]] = []
-
-    def show(rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            if "error" in row:
-                if options.on_error != "skip":
-                    way = "--on_error skip goes on with the others"
-                    raise UserError(f"{row['image']}: {row['error']}; {way}")
-                say(f"skipped: {row['image']}: {row['error']}")
-                continue
-            answered.append(row)
-            if not options.json:
-                _print_row(row, asked)
-
     try:
-        answer(classifier, paths, show, asked, progress=options.json)
+        with Meter("classifying", len(paths), "img", shown=options.json) as meter:
+            for path in paths:
+                meter.advance()
+                try:
+                    row = classifier.answers([path], asked)[0].row(path)
+                except ImageError as error:
+                    if options.on_error != "skip":
+                        way = "--on_error skip goes on with the others"
+                        raise UserError(f"{error}; {way}") from error
+                    say(f"skipped: {error}")
+                    continue
+                answered.append(row)
+                if not options.json:
+                    _print_row(row, asked)
     finally:  # also if an unreadable picture ends the command
         if options.json:
             print(json.dumps(answered, indent=2, ensure_ascii=False))

@@ -17,14 +17,13 @@ from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
 from vit.errors import AT_LEAST_ONE, Range, UserError, check_range, did_you_mean, some_of
-from vit.inference.runtimes import Engine, Precision, computed, is_export, open_engine
+from vit.inference.runtimes import Engine, Precision, computed, is_export, open_export
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
 from vit.tables import objects, resolve, rows
 from vit.weights.adapt import HEAD
 from vit.weights.formats import MissingFact
-from vit.weights.heads import unanswerable
 from vit.weights.names import locate, named
 from vit.weights.pretrained import load_pretrained
 from vit.weights.weight_file import find_weights
@@ -104,9 +103,24 @@ class Prediction(SimpleNamespace):
     """The classes above their thresholds, most probable first; None for a model with one label per
     image."""
 
+    def row(self, image: str) -> dict[str, Any]:
+        """JSON types: `image`, a path; `top`, objects with `class` and `probability`; and the other
+        fields that are not None."""
+        fields = {name: value for name, value in vars(self).items() if value is not None}
+        pairs = zip(fields.pop("classes"), map(rounded, fields.pop("probabilities")), strict=True)
+        row: dict[str, Any] = {"image": os.fsencode(image).decode("utf-8", "backslashreplace")}
+        for name, value in fields.items():
+            row[name] = rounded(value) if isinstance(value, float) else value
+        return row | {"top": [{"class": name, "probability": share} for name, share in pairs]}
+
     def __getattr__(self, name: str) -> None:
         if not any(name in answer.fields for answer in objects("answers").values()):
             raise AttributeError(f"a prediction has no {name!r}")
+
+
+def rounded(probability: float) -> float:
+    """Six digits of it."""
+    return float(f"{probability:.6g}")
 
 
 @dataclass(eq=False, repr=False)
@@ -183,9 +197,13 @@ class Classifier:
         asked = Asked(top=top, numbers=chosen).of(self)
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
-            outputs = self.outputs(self._cut(batch), features=asked.compares_features)
-            results += self.ranked(*outputs, asked)
+            results += self.answers(batch, asked)
         return results
+
+    def answers(self, images: Iterable[Any], asked: Asked) -> list[Prediction]:
+        """Predictions for images that make one batch. ImageError names one that is unreadable."""
+        outputs = self.outputs(self._cut(images), features=asked.compares_features)
+        return self.ranked(*outputs, asked)
 
     def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
         """Predictions from logits `b k` and, if `asked` compares them, features `b d`."""
@@ -263,16 +281,7 @@ def load(
     Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
     if is_export(path):
-        runtime = open_engine(path, precision, engine)
-        about = runtime.description
-        if about.classes is None:
-            commands = "`vit knn`, `vit probe` and `vit fewshot` take it"
-            raise UserError(f"{path} is an encoder without classes: {commands}")
-        if why := unanswerable(len(about.classes), multilabel=about.multilabel):
-            raise UserError(f"{path} {why}")
-        names = ("multilabel", "thresholds", "temperature", "tree")
-        facts: dict[str, Any] = {name: getattr(about, name) for name in names}
-        loaded = Classifier(nn.Identity(), about.classes, about.preprocess, **facts, engine=runtime)
+        loaded = open_export(path, precision, engine)
         return loaded.at(1.0) if raw else loaded
     classifier = _from_weights(path, raw=raw)
     if engine == "torch":

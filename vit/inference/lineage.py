@@ -1,12 +1,9 @@
 """What weights were trained on, by the record beside them."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from vit.console import note
-from vit.data.sources import ImageSet, PathList
+from vit.data.sources import ImageSet
 from vit.data.trained_on import Known, TrainedOn
 from vit.weights.names import record_of
 
@@ -22,12 +19,6 @@ def known_by(weights: str | Path | None, *, before: bool = False) -> Known | Non
     record = TrainedOn.read(file)
     digests = record.before if before else record.all
     return Known(digests, str(weights)) if len(digests) else None
-
-
-def files(paths: Iterable[str | Path]) -> ImageSet:
-    """Files as images without labels."""
-    names = PathList([str(path) for path in paths])
-    return ImageSet(names, np.zeros(len(names)), names)
 
 
 def note_seen(weights: str | Path, images: ImageSet, name: str) -> None:

@@ -6,7 +6,7 @@ Shapes: b batch, c channels, h w pixels.
 """
 
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,33 +16,10 @@ from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.tables import resolve, rows
 
+if TYPE_CHECKING:  # it imports this module
+    from vit.inference.classifier import Classifier
+
 Precision = Literal["float32", "bfloat16"]
-
-
-class Description(Protocol):
-    """What an exported file says of its model; the fields are those of a Classifier."""
-
-    @property
-    def classes(self) -> list[str] | None:
-        """In the order of the logits; None for an encoder."""
-        ...
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """Without the normalisation, which the file does itself, this is left to the caller."""
-        ...
-
-    @property
-    def multilabel(self) -> bool: ...
-
-    @property
-    def thresholds(self) -> list[float] | None: ...
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def tree(self) -> bool: ...
 
 
 class Engine(Protocol):
@@ -52,9 +29,6 @@ class Engine(Protocol):
     def name(self) -> str:
         """Runtime, its version, and the precision."""
         ...
-
-    @property
-    def description(self) -> Description: ...
 
     @property
     def identity(self) -> str:
@@ -73,11 +47,11 @@ class Engine(Protocol):
 class Opener(Protocol):
     """A row of `engines`, under the suffix of the files that it opens."""
 
-    def __call__(self, path: Path, precision: Precision, engine: str, /) -> Engine:
-        """The model in a file; `engine`: the word of --engine.
+    def __call__(self, path: Path, precision: Precision, engine: str, /) -> "Classifier":
+        """The classifier in a file, computed by its `engine`; `engine`: the word of --engine.
 
-        UserError for a file that is missing or damaged, without the runtime, and for an engine or a
-        precision that the runtime or the CPU lacks.
+        UserError for a file that is missing, damaged or an encoder, without the runtime, and for an
+        engine or a precision that the runtime or the CPU lacks.
         """
         ...
 
@@ -95,10 +69,10 @@ def is_export(path: str | Path) -> bool:
     return Path(path).suffix.lower() in rows("engines") and not Path(path).is_dir()
 
 
-def open_engine(
+def open_export(
     path: str | Path, precision: Precision = "float32", engine: str = "torch"
-) -> Engine:
-    """The model in an exported file. UserError as of an Opener."""
+) -> "Classifier":
+    """The classifier in an exported file. UserError as of an Opener."""
     openers, path = rows("engines"), Path(path)
     if path.suffix.lower() not in openers:
         raise UserError(f"{path} is no exported model: its name ends in none of {[*openers]}")

@@ -19,7 +19,7 @@ from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.lineage import known_by, note_seen
-from vit.inference.runtimes import open_engine
+from vit.inference.runtimes import open_export
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.following import same_place
@@ -75,7 +75,7 @@ class Subject:
             exported: A file of `vit export` that computes the logits, on the CPU in one process
                 unless `args` say otherwise.
         """
-        self.engine = None if exported is None else open_engine(exported)
+        self.engine = None if exported is None else open_export(exported)
         quiet_lightning()
         self.run, self.recorded = run, _checked_options(run)
         self.module_class = task_of(self.recorded["task"])
@@ -173,12 +173,12 @@ class Subject:
 class _Exported(ImageClassifier):
     """A run's classifier whose logits an exported file computes."""
 
-    def take(self, engine: Any, run: Path) -> None:
+    def take(self, exported: Any, run: Path) -> None:
         """Takes the file's engine. UserError for a file of another purpose than the run."""
         for name in ("classes", "preprocess", "multilabel"):
-            if getattr(engine.description, name) != getattr(self, name):
+            if getattr(exported, name) != getattr(self, name):
                 raise UserError(f"the exported file has other {name} than {run}")
-        self.engine = engine
+        self.engine = exported.engine
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits `b k` of pixels `b c h w`."""

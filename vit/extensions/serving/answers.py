@@ -148,15 +148,8 @@ def _rows(classifier: Classifier, asked: Asked, features: bool, batch: Batch) ->
     logits, vectors = classifier.outputs(pixels, features=features or asked.compares_features)
     good = [row for row in rows if "error" not in row]
     for row, prediction in zip(good, classifier.ranked(logits, vectors, asked), strict=True):
-        said = {name: value for name, value in vars(prediction).items() if value is not None}
-        pairs = zip(said.pop("classes"), said.pop("probabilities"), strict=True)
-        said = {name: _short(v) if isinstance(v, float) else v for name, v in said.items()}
-        row |= said | {"top": [{"class": c, "probability": _short(p)} for c, p in pairs]}
+        row |= prediction.row(row["image"])
     if features and vectors is not None:
         for row, vector in zip(good, vectors.cpu().numpy(), strict=True):
             row["features"] = vector
     return rows
-
-
-def _short(probability: float) -> float:
-    return float(f"{probability:.6g}")

@@ -47,8 +47,9 @@ def run(args: list[str]) -> int:
         raise UserError("--max-drop is for --int8")
     if options.int8 is not None and len(options.check or ()) != 1:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
+    from vit.extensions.serving.source import files
     from vit.extensions.serving.write import Differs
-    from vit.inference.lineage import files, note_seen
+    from vit.inference.lineage import note_seen
 
     if options.check is not None:
         note_seen(options.model, files(pictures(options.check, arrays=True)), "--check")

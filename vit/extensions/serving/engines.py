@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.errors import UserError, needed
 from vit.extensions.serving.graph import Graph
 from vit.hardware import cpu_features
+from vit.inference.classifier import Classifier
 from vit.inference.runtimes import Precision
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
+from vit.weights.heads import unanswerable
 from vit.weights.sealed import fingerprint
 
 if TYPE_CHECKING:
@@ -127,6 +129,27 @@ def open_engine(
     raise UserError(
         f"{path} is not read here: a .pt2 file can execute code; load it with torch.export.load if "
         "you trust it, or export to .onnx or .xml"
+    )
+
+
+def open_classifier(path: Path, precision: Precision, engine: str) -> Classifier:
+    """Row of the table `engines`. UserError as of `open_engine`, and for an encoder."""
+    runtime = open_engine(path, precision, engine)
+    about = runtime.description
+    if about.classes is None:
+        commands = "`vit knn`, `vit probe` and `vit fewshot` take it"
+        raise UserError(f"{path} is an encoder without classes: {commands}")
+    if why := unanswerable(len(about.classes), multilabel=about.multilabel):
+        raise UserError(f"{path} {why}")
+    return Classifier(
+        nn.Identity(),
+        about.classes,
+        about.preprocess,
+        multilabel=about.multilabel,
+        thresholds=about.thresholds or [],
+        temperature=about.temperature,
+        tree=about.tree,
+        engine=runtime,
     )
 
 

@@ -21,7 +21,7 @@ from vit.extensions.reports.intervals import Paired
 from vit.extensions.serving.engines import KEY, Description, open_engine, openvino_core, seal
 from vit.extensions.serving.page import write_page
 from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, paired, prove
-from vit.extensions.serving.source import described
+from vit.extensions.serving.source import described, files
 from vit.extensions.serving.write import (
     Differs,
     Exported,
@@ -34,7 +34,6 @@ from vit.extensions.serving.write import (
 )
 from vit.extensions.serving.write import written as written_in_float32
 from vit.inference.classifier import Classifier
-from vit.inference.lineage import files
 from vit.models.zoo import Model
 
 MAX_DROP = 0.5

@@ -1,10 +1,14 @@
 """What is exported: a model with its preprocessing, its classes and where it is from."""
 
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vit.console import note
+from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.extensions.formats.published import Published
 from vit.extensions.serving.engines import Description
@@ -61,3 +65,9 @@ def _loaded(path: str | Path) -> "Classifier | Model":
     for text in report.notes:
         note(text)
     return model
+
+
+def files(paths: Iterable[str | Path]) -> ImageSet:
+    """Files as images without labels."""
+    names = PathList([str(path) for path in paths])
+    return ImageSet(names, np.zeros(len(names)), names)
