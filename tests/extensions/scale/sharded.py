@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.processes import together
 from tests.training.pairs import SIZES, make_data, make_trainer
+from vit.extensions.adaptation.distillation import Distillation
 from vit.extensions.pretraining.autoregressive import Autoregressive
 from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
@@ -25,7 +26,7 @@ from vit.extensions.recipes.foreach import LAMB, SGDW
 from vit.extensions.scale.sharding import ShardedStrategy
 from vit.training.callbacks import FineTuneBySize, LinearProbe
 from vit.training.image_classifier import ImageClassifier
-from vit.training.losses import Distillation, Loss
+from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.optimizers import MuonWithAdamW, muon
 from vit.training.parts import full, local
@@ -82,14 +83,14 @@ def make_module(case: str, other: str, same: str) -> Any:
     if case in UNLABELLED:
         patches = {"class_token": False, "pool": "gap"} if case == "aim" else {}
         options = {"architecture": SIZES | patches, "image_size": 8, "optimizer": optimizer}
-        return UNLABELLED[case]("vit_ti16", **options)
+        return UNLABELLED[case].of("vit_ti16", **options)
     options: dict[str, Any] = {"architecture": sizes, "name": "vit_ti16"}
     if case == "head":
         options = {"pretrained": other}
     if case == "distilled":
         sizes["distillation_token"] = True
-        options["loss"] = Loss(distillation=Distillation(teacher=same))
-    module = ImageClassifier(
+        options["loss"] = Loss(teacher=Distillation(same))
+    module = ImageClassifier.of(
         **options,
         classes=["a", "b", "c"],
         image_size=8,
