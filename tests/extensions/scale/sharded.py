@@ -49,9 +49,9 @@ TRAINED = {2: tuple(case for case in CASES if case != "lamb"), 4: ("averaged", "
 """Cases by number of processes."""
 SMALL = {"mask_ratio": 0.5, "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 UNLABELLED = {
-    "masked": MaskedPatchPrediction,
-    "mae": partial(MaskedAutoencoder, **SMALL),
-    "aim": partial(Autoregressive, head_width=16, head_depth=1),
+    "masked": MaskedPatchPrediction.of,
+    "mae": partial(MaskedAutoencoder.of, **SMALL),
+    "aim": partial(Autoregressive.of, head_width=16, head_depth=1),
 }
 
 
@@ -83,7 +83,7 @@ def make_module(case: str, other: str, same: str) -> Any:
     if case in UNLABELLED:
         patches = {"class_token": False, "pool": "gap"} if case == "aim" else {}
         options = {"architecture": SIZES | patches, "image_size": 8, "optimizer": optimizer}
-        return UNLABELLED[case].of("vit_ti16", **options)
+        return UNLABELLED[case]("vit_ti16", **options)
     options: dict[str, Any] = {"architecture": sizes, "name": "vit_ti16"}
     if case == "head":
         options = {"pretrained": other}
