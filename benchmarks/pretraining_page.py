@@ -166,7 +166,7 @@ def draw_pictures(runs: Path) -> None:
         subject = Subject(folder, "val", [])
         data: ImageData = subject.data
         state = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-        options = (str(subject.weights), data.model_arguments, subject.recorded["model"])
+        options = (str(subject.weights), data.facts, subject.recorded["model"])
         model: Any = subject.module_class.for_scoring(*options, lambda state=state: state)
         places = torch.arange(SHOWN) * (len(data.image_set("val")) // SHOWN)
         shown = [data.preprocess(data.open_image("val", int(place))) for place in places]

@@ -122,7 +122,7 @@ def equality(rank: int, processes: int, strategy: str, cases: list[dict[str, Any
     found = []
     for case in cases:
         seed_everything(0, verbose=False)
-        module = ImageClassifier(
+        module = ImageClassifier.of(
             "vit_ti16",
             architecture={**SMALL, "recompute": case.get("recompute", False)},
             num_classes=CLASSES,
@@ -153,7 +153,7 @@ def speed(rank: int, processes: int, device: str, names: list[str], rounds: int)
         figures: dict[str, Rows] = {"ddp": [], "fsdp2": []}
         for _ in range(rounds):
             for strategy, found in figures.items():
-                module = ImageClassifier(**options, num_classes=1000)
+                module = ImageClassifier.of(**options, num_classes=1000)
                 if device == "cuda":
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats()

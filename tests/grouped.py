@@ -6,7 +6,8 @@ import torch
 
 from vit.data.module import ImageData
 from vit.data.settings import Loading, Splitting
-from vit.training.image_classifier import ImageClassifier, Learning
+from vit.training.image_classifier import ImageClassifier
+from vit.training.learning import Learning
 
 
 def _grouped(options: dict[str, Any], **groups: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def image_data(*args: Any, **options: Any) -> ImageData:
 
 def image_classifier(*args: Any, **options: Any) -> ImageClassifier:
     """`layer_decay=0.5` for `learning=Learning(layer_decay=0.5)`, and so on."""
-    return ImageClassifier(*args, **_grouped(options, learning=Learning))
+    return ImageClassifier.of(*args, **_grouped(options, learning=Learning))
 
 
 def tuned(pretrained: str, *, seed: int = 0, **options: Any) -> Any:

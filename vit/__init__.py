@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.data.module import ImageData as ImageData
+    from vit.extensions.adaptation.distillation import Distillation as Distillation
+    from vit.extensions.adaptation.lora import LoRA as LoRA
     from vit.extensions.formats.publish import push_to_hub as push_to_hub
     from vit.extensions.recipes.ema import EMA as EMA
     from vit.extensions.recipes.foreach import LAMB as LAMB
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 # name classes by them: class_path: vit.EMA.
 _HOMES = {
     "Classifier": "vit.inference.classifier",
+    "Distillation": "vit.extensions.adaptation.distillation",
     "EMA": "vit.extensions.recipes.ema",
     "FineTuneBySize": "vit.training.callbacks.by_size",
     "ImageClassifier": "vit.training.image_classifier",
     "ImageData": "vit.data.module",
     "LAMB": "vit.extensions.recipes.foreach",
     "LinearProbe": "vit.training.callbacks.linear_probe",
+    "LoRA": "vit.extensions.adaptation.lora",
     "MuonWithAdamW": "vit.training.optimizers.muon",
     "Run": "vit.runs.notebook",
     "SGDW": "vit.extensions.recipes.foreach",

@@ -1,4 +1,4 @@
-"""What is added to the core, as strings: each row is "module:object", imported on use.
+"""What is added to the core, as strings: a row is "module:object", imported on use.
 
 An installed package adds rows of its own by entry points of the group `vit.extensions`, whose names
 are TABLE.NAME, without a change to this file:
@@ -114,6 +114,8 @@ TABLES: dict[str, dict[str, str]] = {
         "trainer.strategy=fsdp2": "vit.extensions.scale.sharding:ShardedStrategy",
         "data.batch_size=auto": "vit.extensions.scale.batch_trial:batch_by_trial",
     },
+    # Option that stands for an argument of a class -> "option:class.argument".
+    "short_names": {"model.lora": "model.adaptation:vit.LoRA.rank"},
 }
 """Table -> name -> row."""
 

@@ -55,7 +55,7 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
     arguments = ["-c", name, "--data.root", str(folder), "--trainer.accelerator", "cpu"]
     arguments += ["--trainer.precision", "32-true", "--model.pretrained", "null"]
     if name == "lora":  # which needs pre-trained weights
-        arguments += ["--model.lora", "null"]
+        arguments += ["--model.adaptation", "null"]
     built = build(arguments)
     assert built.model.preprocess == built.data.preprocess
     if built.model.labelled:

@@ -327,7 +327,8 @@ def test_other_weights_at_the_same_path_are_not_taken_for_those_of_the_run(
     shutil.copytree("t", "first")
     args = ("fit", "-c", "cifar10", "--data", photos, *TINY[1:], "--save_every=0")
     token = TINY[0].replace("}", ", distillation_token: true}")
-    student = (*args, token, "--model.loss.distillation.teacher=t", "--run_dir=student")
+    teacher = ("--model.loss.teacher=vit.Distillation", "--model.loss.teacher.weights=t")
+    student = (*args, token, *teacher, "--run_dir=student")
     tuned = (*args, "--model.pretrained=start", "--model.architecture=null", "--run_dir=tuned")
     more = "--trainer.max_epochs=2"
     for command in (student, tuned):
@@ -341,7 +342,7 @@ def test_other_weights_at_the_same_path_are_not_taken_for_those_of_the_run(
         before = contents(Path("student"))
         done = vit(*student, more)
         [*_, line] = done.err.splitlines()
-        named = r"distillation\.teacher \(was \w+ at .*/t, is \w+ at .*/t\)"
+        named = r"teacher\.init_args\.weights \(was \w+ at .*/t, is \w+ at .*/t\)"
         assert done.status == 2 and re.search(named, line), done.err
         assert contents(Path("student")) == before
     done = vit(*tuned, "--trainer.max_epochs=1")

@@ -76,7 +76,7 @@ class SignalAt(Callback):
 
 def make_model(*, many: bool = False) -> ImageClassifier:
     seed_everything(0, verbose=False)
-    model = ImageClassifier(
+    model = ImageClassifier.of(
         "vit_ti16",
         architecture={**SIZES, "drop_path": 0.3},
         # Only images with one label are trained on here.

@@ -82,7 +82,7 @@ def read(built: Built, processes: int) -> Published:
     assert not settings.get("nesterov") and not settings.get("amsgrad")
     assert not settings.get("dampening")
     averages = [c.init_args.decay for c in trainer.callbacks or () if c.class_path.endswith("EMA")]
-    distillation = loss.distillation
+    teacher = loss.teacher
     warm = bool(schedule.warmup_steps or schedule.warmup_epochs)
     model_facts: dict[str, Any] = {"pool": "mean"}
     if not isinstance(config, ResNetConfig):
@@ -98,7 +98,7 @@ def read(built: Built, processes: int) -> Published:
             "pos_embed": config.pos_embed,
         }
         assert config.class_token == (config.pool == "cls" or config.norm_after_pool)
-        assert config.distillation_token == (distillation is not None)
+        assert config.distillation_token == (teacher is not None)
     name = built.config.model.name
     if name is not None:
         _check_sizes(name, config)
@@ -121,8 +121,7 @@ def read(built: Built, processes: int) -> Published:
         loss=loss.kind if model.labelled else "pixels",
         smoothing=loss.label_smoothing,
         head_bias=loss.head_bias,
-        distillation=distillation
-        and (distillation.kind, distillation.alpha, distillation.temperature),
+        distillation=teacher and (teacher.kind, teacher.alpha, teacher.temperature),
         mask_ratio=getattr(model, "mask_ratio", None),
         norm_pix=getattr(model, "norm_pix", None),
         optimizer=OPTIMIZERS[type(optimizer).__name__],

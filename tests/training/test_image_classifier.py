@@ -19,8 +19,10 @@ import vit
 from tests.grouped import image_classifier, tuned
 from vit.data.module import Sampling
 from vit.errors import UserError
+from vit.extensions.adaptation.lora import LoRA
 from vit.extensions.recipes.ema import EMA
-from vit.training.image_classifier import ImageClassifier, Learning
+from vit.training.image_classifier import ImageClassifier
+from vit.training.learning import Learning
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
@@ -78,7 +80,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "two heads": {"architecture": {"distillation_token": True}},
     "several labels": {"multilabel": True},
     "tree": {"tree": True, "classes": ["x/a", "x/b", "y"]},
-    "lora": {"lora": 2},
+    "lora": {"adaptation": LoRA(2)},
     "frozen": {"freeze_backbone": True},
 }
 
@@ -105,10 +107,18 @@ def test_rows_of_other_classes_do_not_stay_because_their_number_agrees(
 
 
 def test_one_output_is_for_several_labels_alone(make_model) -> None:
-    with pytest.raises(UserError, match="num_classes=1 needs multilabel"):
+    with pytest.raises(UserError, match="num_classes=1: two are needed, or multilabel"):
         make_model(num_classes=1)
     assert make_model(num_classes=1, multilabel=True).num_classes == 1
     assert vit.create_model("vit_ti16", num_classes=1, depth=1).config.num_classes == 1
+
+
+def test_a_classifier_without_labels_is_refused() -> None:
+    class Unlabelled(ImageClassifier):
+        labelled = False
+
+    with pytest.raises(UserError, match="Unlabelled is an ImageClassifier, which learns labels"):
+        Unlabelled()
 
 
 def test_a_network_or_a_name_in_the_wrong_place_is_one_short_line() -> None:
@@ -179,7 +189,7 @@ def test_a_checkpoint_gives_its_classifier_back(
     model = make_model(**options)
     if kind == "low rank":
         save_native(tmp_path / "start", model.model, classes=None, preprocess=None, extra={})
-        model = tuned(str(tmp_path / "start"), **options, lora=2)
+        model = tuned(str(tmp_path / "start"), **options, adaptation=LoRA(2))
     keep = ModelCheckpoint(dirpath=tmp_path, filename="last")
     average = [EMA()] if kind == "average" else []
     make_trainer(max_epochs=1, callbacks=[keep, *average]).fit(model, data)
@@ -195,7 +205,7 @@ def test_a_checkpoint_gives_its_classifier_back(
     assert (again.classes, again.layer_decay) == (loaded.classes, 0.5)
     assert again.preprocess == loaded.preprocess == data.preprocess
     assert (again.multilabel, again.monitor) == (several, "val/map" if several else "val/acc1")
-    assert again.thresholds == ([0.1, 0.2, 0.3] if several else None)
+    assert again.test_metrics.thresholds == ([0.1, 0.2, 0.3] if several else None)
     if not several:
         make_trainer(max_steps=1).fit(again, data)
 

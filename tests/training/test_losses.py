@@ -8,7 +8,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
 from vit.errors import UserError
-from vit.training.losses import Distillation, Loss, balanced_weights, named_weights
+from vit.extensions.adaptation.distillation import Distillation
+from vit.training.losses import Loss, balanced_weights, named_weights
 
 LOGITS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 3
 LABELS = torch.tensor([0, 3, 1, 1, 2, 0])
@@ -108,7 +109,7 @@ def test_a_function_is_the_whole_loss(function: Any, targets: torch.Tensor) -> N
         ({"kind": "bce"}, "--model.loss.kind auto"),
         ({"label_smoothing": 0.1}, "--model.loss.label_smoothing 0"),
         ({"class_weights": {"cat": 2.0}}, "--model.loss.class_weights none"),
-        ({"distillation": Distillation(teacher="x")}, "--model.loss.distillation null"),
+        ({"teacher": Distillation("x")}, "--model.loss.teacher null"),
         ({"function": nn.Linear(4, 4)}, "Linear has parameters to train"),
         (
             {"function": nn.CrossEntropyLoss(reduction="none")},

@@ -144,9 +144,8 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
     arguments = [*options(name, published), f"--data.root={training_photos}"]
     if published.distillation is not None:
         kind, alpha, temperature = published.distillation
-        for field, value in {"kind": kind, "alpha": alpha, "temperature": temperature}.items():
-            arguments.append(f"--model.loss.distillation.{field}={value}")
-        arguments.append(f"--model.loss.distillation.teacher={teacher}")
+        values = {"kind": kind, "alpha": alpha, "temperature": temperature, "weights": teacher}
+        arguments += [f"--model.loss.teacher.{field}={value}" for field, value in values.items()]
     torch.manual_seed(0)
     recorder = Recorder()
     built = build(arguments, recorder)

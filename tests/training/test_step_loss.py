@@ -72,7 +72,7 @@ def test_the_loss_of_an_objective_does_not_depend_on_the_batches(
             half = Preprocess(image_size=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
             alone = {"class_token": False, "pool": "gap"} if what is Autoregressive else {}
             fixed = {"architecture": {**SIZES, **alone}, "image_size": 8, "preprocess": half}
-            model = what("vit_ti16", **fixed, **SMALL.get(what, {}))
+            model = what.of("vit_ti16", **fixed, **SMALL.get(what, {}))
         once = {"max_steps": 1, "accumulate_grad_batches": IMAGES // batch, "limit_val_batches": 0}
         losses.append(first_loss(model, make_data(batch_size=batch), make_trainer(**once)))
     assert losses == [pytest.approx(losses[0], rel=1e-6)] * 3

@@ -3,7 +3,7 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any, Self, get_args
 
@@ -38,6 +38,7 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.extensions.recipes.extra import check_change
 from vit.extensions.transfer.pseudo import Mixture
+from vit.facts import Facts
 from vit.preprocessing import Preprocess, Size, check_choice, picture
 
 
@@ -224,11 +225,9 @@ class ImageData(LightningDataModule):
         return inputs.preprocess(self.image_size, channels)
 
     @property
-    def model_arguments(self) -> dict[str, Any]:
-        """Arguments of vit.ImageClassifier that follow from the data."""
-        names = ["image_size", "channels", "preprocess"]
-        names += ["num_classes", "classes", "counts", "multilabel", "tree"] if self.labelled else []
-        return {name: getattr(self, name) for name in names}
+    def facts(self) -> Facts:
+        """What a network is built for."""
+        return Facts(**{field.name: getattr(self, field.name) for field in fields(Facts)})
 
     @property
     def classes(self) -> list[str]:

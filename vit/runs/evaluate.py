@@ -151,7 +151,7 @@ class Subject:
         labels, or if no image could be read); every process calls it."""
         model = self.module_class.for_scoring(
             str(self.weights),
-            self.data.model_arguments,
+            self.data.facts,
             self._of_model,
             lambda: read_checkpoint(find_checkpoint(self.run))["state_dict"],
         )

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 
 from vit.console import is_first_process
 from vit.data.module import ImageData
@@ -99,7 +99,7 @@ def _report(
             type(model)
             .for_scoring(
                 str(run.folder / "model"),
-                data.model_arguments,
+                data.facts,
                 options.recorded()["model"],
                 lambda: read_checkpoint(find_checkpoint(run.folder))["state_dict"],
             )
@@ -156,7 +156,7 @@ def _summary(
     }
 
 
-def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
+def load_best(trainer: Trainer, model: Module) -> dict[str, Any]:
     """Loads the best checkpoint into the model, unless a callback has chosen the weights.
 
     Returns its description.
@@ -172,7 +172,7 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
     file = read_checkpoint(path, like=model)
     model.load_state_dict(file["state_dict"])
     if "thresholds" in file["vit"]["extra"]:
-        model.thresholds = file["vit"]["extra"]["thresholds"]
+        model.test_metrics.thresholds = file["vit"]["extra"]["thresholds"]
     score = best.best_model_score
     return {
         "file": f"checkpoints/{path.name}",

@@ -31,6 +31,8 @@ FOLLOWED = ("splits.seed", "splits.test_fraction", "labels", "label_separator", 
 FOLLOWED += tuple(f"columns.{field.name}" for field in fields(Columns))
 """Options in `data`; config.yaml may be somebody else's, and only plain values are taken."""
 PLAIN = str | int | float | None
+TEACHER = "loss.teacher.init_args.weights"
+"""Option in `model` that names a teacher."""
 READING = ("splits.", "labels", "label_separator", "columns.", "channels", "loading.on_error")
 """Beginnings of the names of options in `data` without which the images are others."""
 ELSEWHERE = ("root", "dataset", "seed", "image_size", "inputs.", "pseudo")
@@ -130,7 +132,7 @@ def check_held_out(config: Namespace, data: ImageData) -> None:
         if config.data.splits.seen == "refuse":
             raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
         note("; ".join(seen))
-    teacher = config.model.get("loss.distillation.teacher")
+    teacher = config.model.get(TEACHER)
     if teacher is None and data.mixture is None:
         return
     for name, images in data.splits.present().items():

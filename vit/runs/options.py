@@ -33,7 +33,7 @@ from vit.inference.lineage import known_by
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.batch import settle_batch
-from vit.runs.following import fill_from_weights, parsed
+from vit.runs.following import TEACHER, fill_from_weights, parsed
 from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.short_names import written_out
 from vit.runs.trainer import (
@@ -46,12 +46,7 @@ from vit.runs.trainer import (
 )
 from vit.tables import resolve, rows
 from vit.training.callbacks import Patience
-from vit.training.network_training import (
-    ADAMW,
-    OF_DATA,
-    NetworkTraining,
-    build_optimizer,
-)
+from vit.training.network_training import ADAMW, NetworkTraining, build_optimizer
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.identity import identity
 from vit.yaml_reader import load_yaml, quoted_keys, read_recipe
@@ -191,7 +186,7 @@ class Options:
     def build_model(self, data: ImageData) -> Module:
         """Module with the classes, image size and preprocessing of the data."""
         module_class: Any = self.module_class  # each has arguments of its own
-        return module_class(**self._built.model, **data.model_arguments)
+        return module_class(**self._built.model, facts=data.facts)
 
     @property
     def trainer(self) -> dict[str, Any]:
@@ -230,13 +225,10 @@ class Options:
         config = self.config.clone()
         config.pop("config", None)
         config.run_dir, config.resume = None, "auto"
-        places = [(config.data, "root"), (config.model, "pretrained")]
-        if (distillation := config.model.get("loss.distillation")) is not None:
-            places.append((distillation, "teacher"))
-        if (pseudo := config.data.pseudo) is not None:
-            places += [(pseudo, "answers"), (pseudo, "root")]
+        places = [(config.data, "root"), (config.model, "pretrained"), (config.model, TEACHER)]
+        places += [(config.data, "pseudo.answers"), (config.data, "pseudo.root")]
         for group, name in places:
-            place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
+            place = group.get(name) and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
@@ -246,7 +238,7 @@ class Options:
     @cached_property
     def weights(self) -> dict[str, str]:
         """The `identity` of the weights that each of these options names."""
-        names = ("model.pretrained", "model.loss.distillation.teacher")
+        names = ("model.pretrained", f"model.{TEACHER}")
         return {n: identity(path) for n in names if (path := self.config.get(n)) is not None}
 
     def continuing(self, folder: Path) -> str:
@@ -267,7 +259,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     add("--seed_everything", type=Seed, default=0, help="Seed of all draws.")
     settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
-    parser.add_class_arguments(module_class, "model", skip={*OF_DATA}, **settings)
+    parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
     parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})

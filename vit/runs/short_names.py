@@ -13,6 +13,7 @@ from typing import Any
 
 from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, Range, UserError, did_you_mean, shorten
 from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.tables import rows
 from vit.yaml_reader import load_yaml, read_options
 
 SHORT = {
@@ -101,7 +102,7 @@ def written_out(args: list[str]) -> list[str]:
             continue
         is_file = option == "data" and value.endswith((".yaml", ".yml"))
         _note_typed(typed, "config" if is_file else SHORT.get(option, option), name, value)
-        if option not in SHORT and option not in ("config", "data.root", "model"):
+        if option not in {*SHORT, *rows("short_names"), "config", "data.root", "model"}:
             if "." not in option and option not in WITHOUT_DOT:
                 near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
                 raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
@@ -228,5 +229,10 @@ def _long(option: str, value: str) -> list[str]:
 
             check_root(value)
         return [f"--data.root={value}"]
+    if row := rows("short_names").get(option):
+        field, _, argument = row.partition(":")
+        kind, _, name = argument.rpartition(".")
+        whole = [f"--{field}={kind}", f"--{field}.init_args.{name}={value}"]
+        return [f"--{field}=null"] if value == "null" else whole
     other = [f"--{OTHER_LIMIT[option]}=-1"] if option in OTHER_LIMIT else []
     return [f"--{SHORT[option]}={value}", *other]

@@ -1,50 +1,49 @@
 """The training loss. Shapes: b batch, k classes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 from vit.errors import (
     BELOW_ONE,
-    FINITE,
     POSITIVE,
-    SHARE,
     UserError,
     check_range,
     did_you_mean,
     some_of,
 )
+from vit.facts import Facts
+from vit.models.zoo import Model
 from vit.preprocessing import check_choice
 from vit.shapes import Float
+from vit.training.counted_data import counting_data
 
 Kind = Literal["auto", "softmax", "sigmoid", "bce"]
 
 
-@dataclass(kw_only=True)
-class Distillation:
-    """The task of the distillation token's head (DeiT, arXiv:2012.12877, section 4). The class
-    token's head keeps the labels."""
+class TeacherLoss(nn.Module, ABC):
+    """A loss on a teacher's answers, joined with that on the labels; not of the state dict of the
+    network that learns. A run records the weights that the argument `weights` names."""
 
-    teacher: str | None = None
-    """Weights of the teacher, a model of the same classes: a run, a model directory, a file, or a
-    hub address. It sees the student's images, mixed and augmented as they are."""
-    kind: Literal["hard", "soft"] = "hard"
-    """hard: the teacher's first choice is the label (equation 3). soft: its probabilities are the
-    targets (equation 2)."""
-    alpha: float = 0.5
-    """Weight in [0, 1] of this loss; the loss on the labels has the rest."""
-    temperature: float = 1.0
-    """Divides the logits of both for the soft targets."""
+    @abstractmethod
+    def prepare(self, network: Model, facts: Facts) -> None:
+        """Reads the teacher of a network that is about to be trained."""
 
-    def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, SHARE)
-        check_range("temperature", self.temperature, POSITIVE)
-        if self.kind == "hard" and self.temperature != 1:
-            raise UserError(f"temperature={self.temperature} has no effect on kind=hard")
+    @abstractmethod
+    def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Any]:
+        """Logits for the loss on the labels, and features that `forward` compares."""
+
+    @abstractmethod
+    def forward(
+        self, loss: Tensor, outputs: Float[Tensor, "b k"], features: Any, images: Tensor
+    ) -> Float[Tensor, ""]:
+        """`loss` on the labels of these outputs, joined with that on the teacher's answers."""
 
 
 @dataclass(kw_only=True)
@@ -65,8 +64,8 @@ class Loss:
     head_bias: float | None = None
     """Start value of a new head's bias; with the sigmoid loss -10 for 21k and -6.9 for 1k classes
     makes every first answer 'no' (arXiv:2106.10270)."""
-    distillation: Distillation | None = None
-    """A second loss for the distillation token, whose targets are a teacher's answers."""
+    teacher: TeacherLoss | None = None
+    """A second loss, on a teacher's answers, such as vit.Distillation."""
     function: Callable[[Tensor, Tensor], Any] | None = None
     """A loss of your own instead, a function or a class by its import path, such as
     torch.nn.MultiMarginLoss: called with logits `b k` and class numbers `b`, or shares `b k` under
@@ -75,8 +74,6 @@ class Loss:
     def __post_init__(self) -> None:
         check_choice("loss.kind", self.kind, get_args(Kind))
         self._check_function()
-        if self.head_bias is not None:
-            check_range("head_bias", self.head_bias, FINITE)
         check_range("label_smoothing", self.label_smoothing, BELOW_ONE)
         if isinstance(self.class_weights, dict):
             for name, weight in self.class_weights.items():
@@ -90,7 +87,7 @@ class Loss:
     def _check_function(self) -> None:
         if self.function is None:
             return
-        for name in ("kind", "label_smoothing", "class_weights", "distillation"):
+        for name in ("kind", "label_smoothing", "class_weights", "teacher"):
             default = getattr(Loss, name)
             if getattr(self, name) != default:
                 off = "null" if default is None else default
@@ -116,6 +113,27 @@ class Loss:
         if self.kind != "auto":
             return self
         return replace(self, kind="sigmoid" if multilabel else "softmax")
+
+    def check_sampling(self, trainer: Trainer) -> None:
+        """UserError where classes are drawn equally often and weighted, too."""
+        data = counting_data(trainer)
+        if data is not None and data.sampling.balanced and self.class_weights == "balanced":
+            raise UserError(
+                "data.sampling.balanced=true and model.loss.class_weights=balanced would correct "
+                "imbalance twice; use one of them"
+            )
+
+    def weights_of(self, facts: Facts) -> Float[Tensor, "k"] | None:
+        """The weights of the classes, None for equal ones; UserError where facts are missing."""
+        if isinstance(self.class_weights, dict):
+            if facts.classes is None:
+                raise UserError("class_weights by name need classes, their names")
+            return named_weights(self.class_weights, facts.classes)
+        if self.class_weights == "none":
+            return None
+        if not facts.counts:
+            raise UserError("class_weights=balanced needs counts, the images of each class")
+        return balanced_weights(facts.counts)
 
     def __call__(
         self, logits: Float[Tensor, "b k"], targets: Tensor, weights: Tensor | None = None

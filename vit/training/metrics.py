@@ -4,6 +4,8 @@ Shapes: b batch, k classes, n images.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,15 +14,43 @@ from torchmetrics import MeanMetric, Metric, MetricCollection, SumMetric
 from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score
 from torchmetrics.utilities import dim_zero_cat
 
-from vit.calibration import BINS, BinSums, equal_width
 from vit.logistic import total_loss
 from vit.ranking import top_classes
+from vit.training.losses import Loss
+from vit.weights.report import LoadReport
 
 EVEN = 0.5
 """Threshold of a class for which none was chosen: a probability above it is a yes."""
 
+BINS = 15
+"""Of confidence, for the calibration error."""
+
 # Scores that are sorted at a time for average precision: 2**22 take some 200 MB.
 _SORTED_TOGETHER = 2**22
+
+
+@dataclass(frozen=True)
+class BinSums:
+    """Sums over the predictions of each bin, floating point, each (bins,)."""
+
+    count: Tensor
+    confidence: Tensor
+    correct: Tensor
+
+    def add(self, confidence: Tensor, correct: Tensor, group: Tensor) -> None:
+        """Adds predictions in place: `confidence` and `correct` (n,), and their bins `group`."""
+        self.count.index_add_(0, group, torch.ones_like(confidence))
+        self.confidence.index_add_(0, group, confidence)
+        self.correct.index_add_(0, group, correct.to(confidence.dtype))
+
+    def error(self) -> Tensor:
+        """Expected calibration error; 0 without predictions."""
+        return (self.confidence - self.correct).abs().sum() / self.count.sum().clamp(min=1)
+
+
+def equal_width(confidence: Tensor, bins: int) -> Tensor:
+    """The bin of each `confidence` (n,) in [0, 1]: equal width, open below; 0 is in the first."""
+    return (torch.ceil(confidence * bins).long() - 1).clamp(0, bins - 1)
 
 
 class CalibrationError(Metric):
@@ -246,18 +276,47 @@ class EvaluationMetrics(SplitMetrics):
         for name, metric in self.scores.items():
             metric.update(probabilities if name == "map" else answers, labels)
 
-    def update_scaled(self, logits: Tensor, labels: Tensor) -> None:
-        """`logits` b k, `labels` as for `update`; for a `temperature`."""
-        scaled = logits / (self.temperature or 1.0)
+    def add(self, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
+        """`update` by float32 logits `b k`; with a `temperature` the scores of scaled ones, too."""
+        self.update(self._answers(logits), labels, loss)
+        if self.temperature is None:
+            return
+        scaled = logits / self.temperature
         for name, scores in (("nll", logits), ("nll_scaled", scaled)):
             mean = total_loss(scores, labels) / labels.numel()
             self.scaled[name].update(mean, weight=len(labels))
         if not self.multilabel:
             self.scaled["ece_scaled"].update(scaled.softmax(1), labels)
 
-    def chosen_thresholds(self) -> Tensor | None:
-        """float32 `k`, of the last `compute` and the same on all processes; None if not chosen."""
-        return self.scores["map"].thresholds if self.multilabel else None  # pyright: ignore
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Those of float32 logits `b k`, divided by the temperature."""
+        return self._answers(logits / (self.temperature or 1.0))
+
+    def _answers(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if self.multilabel else logits.softmax(-1)
+
+    def take(self, report: LoadReport | None) -> None:
+        """Takes what was chosen for weights that were loaded; None for nothing."""
+        self.thresholds = report.thresholds if report is not None and self.multilabel else None
+        self.temperature = None if report is None else report.temperature
+
+    def chosen(self) -> dict[str, Any]:
+        """The thresholds and the temperature in force."""
+        facts = {"thresholds": self.thresholds, "temperature": self.temperature}
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def choose(self, outputs: Iterable[tuple[Tensor, Tensor]], loss: Loss) -> list[float] | None:
+        """Thresholds of highest F1 on logits and labels `b k`; every process must call it."""
+        self.reset()
+        for logits, labels in outputs:
+            self.add(logits, labels, loss(logits, labels))
+        self.compute()
+        return self.chosen_thresholds()
+
+    def chosen_thresholds(self) -> list[float] | None:
+        """Those of the last `compute`, the same on all processes; None if not chosen."""
+        chosen = self.scores["map"].thresholds if self.multilabel else None
+        return None if chosen is None else [float(value) for value in chosen]  # pyright: ignore
 
     def compute(self) -> dict[str, Tensor]:
         scaled = {} if self.temperature is None else self.scaled.compute()

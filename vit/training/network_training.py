@@ -3,6 +3,7 @@ contents of checkpoints."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
+from vit.facts import Facts
 from vit.models.units import sharded_units
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
@@ -28,6 +30,7 @@ from vit.training.budget import check_intervals, step_budget, steps_per_epoch, t
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
+from vit.training.learning import Adaptation
 from vit.training.lightning_internals import is_logged
 from vit.training.metrics import SplitMetrics
 from vit.training.optimizers.param_groups import param_groups
@@ -46,10 +49,6 @@ DECIDED = {
 """Fields of an architecture that other options decide."""
 RECOMPUTE = "recompute"
 """Beside an architecture's fields: the backward pass computes each layer again, for memory."""
-OF_DATA = frozenset(
-    "num_classes classes counts multilabel tree image_size channels preprocess".split()
-)
-"""Arguments of a module that follow from its data; on the command line they are no options."""
 REFUSED: dict[type[Callback], str] = {
     GradientAccumulationScheduler: "a run with it cannot be resumed; set "
     "trainer.accumulate_grad_batches",
@@ -81,8 +80,7 @@ def build_network(
     name: str | None,
     pretrained: str | None,
     architecture: dict[str, Any] | None,
-    *,
-    channels: int | None,
+    facts: Facts,
     **options: Any,
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
@@ -100,9 +98,9 @@ def build_network(
             raise UserError(
                 f"model.architecture.{field}={changes[field]} follows from {option}; set that"
             )
-    if channels is not None:
-        changes["in_channels"] = channels
-    options |= changes
+    if facts.channels is not None:
+        changes["in_channels"] = facts.channels
+    options |= {"image_size": facts.image_size, "classes": facts.classes or None, **changes}
     reports: list[LoadReport] = []
     if pretrained is None:
         name = name or DEFAULT_MODEL
@@ -126,6 +124,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Arguments that a test does without; of a task without labels it takes the others again."""
     classes: list[str] | None = None
     """Class names in the order of the outputs."""
+    adaptation: Adaptation | None = None
     model: Network
     load_report: LoadReport | None
     val_metrics: Scores
@@ -133,10 +132,10 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def __init__(
         self,
-        *,
         preprocess: Preprocess | None,
         optimizer: OptimizerCallable,
         schedule: Schedule | None,
+        *,
         compile: bool,
     ) -> None:
         super().__init__()
@@ -153,19 +152,25 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """The split that the test loop gets; names its metrics."""
 
     @classmethod
+    def of(cls, name: str | None = None, **options: Any) -> Self:
+        """The module of facts that are given as arguments: `of(classes=["cat", "dog"])`."""
+        facts = {f.name: options.pop(f.name) for f in fields(Facts) if f.name in options}
+        make: Any = cls  # each has arguments of its own
+        return make(name, facts=Facts(**facts), **options)
+
+    @classmethod
     @abstractmethod
     def for_scoring(
         cls,
         weights: str,
-        of_data: dict[str, Any],
+        facts: Facts,
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         """The module of a trained model, to score it on data.
 
-        `of_data`: the arguments that follow from the data, `ImageData.model_arguments`.
-        `recorded`: the section `model` of the run's config.yaml. `read_state`: the state dict of
-        the run's checkpoint, which model/ may lack parts of.
+        `facts`: those of the data. `recorded`: the section `model` of the run's config.yaml.
+        `read_state`: the state dict of the run's checkpoint, which model/ may lack parts of.
         """
 
     def extra(self) -> dict[str, Any]:
@@ -182,6 +187,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def merge(self) -> None:
         """Ends the training: adds what was trained beside the weights to them, in place."""
+        if self.adaptation is not None:
+            self.adaptation.merge(self.model)
 
     def guards(self) -> list[Callback]:
         """Callbacks of every fit and evaluation."""

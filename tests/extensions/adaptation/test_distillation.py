@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.adaptation.distillation import Teacher, with_answers
+from vit.extensions.adaptation.distillation import Distillation
+from vit.facts import Facts
+from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
-from vit.training.losses import Distillation, Loss
+from vit.training.losses import Loss
 from vit.weights.native import save_native
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -21,20 +23,25 @@ LABELLED = torch.tensor(1.25)
 TOKEN = {"distillation_token": True}
 
 
-def test_hard_targets_are_the_teachers_first_choice() -> None:
+def joined(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Tensor:
+    """LABELLED with the loss of the token's logits STUDENT on a teacher's ANSWERS."""
+    distillation = Distillation(**options)
+    monkeypatch.setattr(distillation, "answers", lambda images: ANSWERS)
+    return distillation(LABELLED, STUDENT, STUDENT, torch.zeros(2, 3, 8, 8))
+
+
+def test_hard_targets_are_the_teachers_first_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = 0.7 * LABELLED + 0.3 * F.cross_entropy(STUDENT, ANSWERS.argmax(1))
-    joined = with_answers(LABELLED, STUDENT, ANSWERS, Distillation(alpha=0.3))
-    torch.testing.assert_close(joined, expected)
+    torch.testing.assert_close(joined(monkeypatch, alpha=0.3), expected)
 
 
-def test_soft_targets_are_deits() -> None:
+def test_soft_targets_are_deits(monkeypatch: pytest.MonkeyPatch) -> None:
     # deit/losses.py: kl_div(log_softmax, log_softmax, "sum", log_target) * T * T / numel
     t = 3.0
     teacher, student = (ANSWERS / t).softmax(1), (STUDENT / t).softmax(1)
     divergence = (teacher * (teacher / student).log()).sum() * t * t / STUDENT.numel()
-    soft = Distillation(kind="soft", alpha=0.1, temperature=t)
-    joined = with_answers(LABELLED, STUDENT, ANSWERS, soft)
-    torch.testing.assert_close(joined, 0.9 * LABELLED + 0.1 * divergence)
+    soft = joined(monkeypatch, kind="soft", alpha=0.1, temperature=t)
+    torch.testing.assert_close(soft, 0.9 * LABELLED + 0.1 * divergence)
 
 
 @pytest.mark.parametrize(
@@ -63,21 +70,28 @@ def weights(make_model, tmp_path: Path) -> Path:
     return path
 
 
-def teacher(weights: Any, **options: Any) -> Teacher:
-    given: dict[str, Any] = {"image_size": (8, 8), "num_classes": 3, "classes": ["a", "b", "c"]}
-    return Teacher(weights, **{**given, "preprocess": None, **options})
+def teacher(weights: Any, student: Any, **facts: Any) -> Distillation:
+    """The loss that is prepared for a student of the classes a, b, c, or as `facts` say."""
+    distillation = Distillation(weights)
+    distillation.prepare(student, Facts(**{"classes": ["a", "b", "c"], **facts}))
+    return distillation
 
 
-def test_the_teacher_answers_in_the_students_order_without_dropout(weights, make_model) -> None:
+@pytest.fixture
+def student(make_model) -> VisionTransformer:
+    return make_model(architecture=TOKEN).model
+
+
+def test_the_teacher_answers_in_the_students_order_without_dropout(weights, student) -> None:
     images = torch.randn(2, 3, 8, 8)
-    answers = (ordered := teacher(str(weights)))(images)
+    answers = (ordered := teacher(str(weights), student)).answers(images)
     assert not answers.requires_grad and not ordered.model.training
-    assert torch.equal(answers, ordered(images))
-    unsorted = teacher(str(weights), classes=["c", "a", "b"])
-    torch.testing.assert_close(answers, unsorted(images)[:, [1, 2, 0]])
+    assert torch.equal(answers, ordered.answers(images))
+    unsorted = teacher(str(weights), student, classes=["c", "a", "b"])
+    torch.testing.assert_close(answers, unsorted.answers(images)[:, [1, 2, 0]])
 
 
-def test_the_teacher_gets_the_colours_it_knows(weights) -> None:
+def test_the_teacher_gets_the_colours_it_knows(weights, student) -> None:
     pixels = torch.rand(2, 3, 8, 8)
 
     def normalised(mean: list[float], std: list[float]) -> Tensor:
@@ -86,26 +100,27 @@ def test_the_teacher_gets_the_colours_it_knows(weights) -> None:
 
     ours = {"mean": [0.1, 0.2, 0.6], "std": [0.5, 0.4, 0.3]}
     preprocess = Preprocess.from_dict(ours | SIZE)
-    other = teacher(str(weights), preprocess=preprocess).to(torch.device("cpu"), torch.float32)
-    answers, expected = other(normalised(**ours)), other.model(normalised(**COLORS))
+    other = teacher(str(weights), student, preprocess=preprocess).to("cpu", torch.float32)
+    answers, expected = other.answers(normalised(**ours)), other.model(normalised(**COLORS))
     torch.testing.assert_close(answers, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_cannot_teach_or_learn_is_refused(weights, make_model) -> None:
-    for other in ({"classes": ["a", "b", "d"]}, {"num_classes": 4, "classes": None}):
+def test_what_cannot_teach_or_learn_is_refused(weights, student, make_model) -> None:
+    four = make_model(num_classes=4, architecture=TOKEN).model
+    for learner, classes in ((student, ["a", "b", "d"]), (four, None)):
         with pytest.raises(UserError, match=r"teacher knows other classes: \d are asked for"):
-            teacher(str(weights), **other)
-    with pytest.raises(UserError, match=r"--model\.loss\.distillation\.teacher WEIGHTS"):
-        teacher(None)
+            teacher(str(weights), learner, classes=classes)
+    with pytest.raises(UserError, match=r"--model\.loss\.teacher\.weights WEIGHTS"):
+        teacher(None, student)
     with pytest.raises(UserError, match=r"--model\.architecture\.distillation_token true"):
-        make_model(loss=Loss(distillation=Distillation()))
+        teacher(str(weights), make_model().model)
 
 
 def test_the_teacher_teaches_the_second_head_alone(
     weights: Path, make_data, make_model, make_trainer, snapshot
 ) -> None:
     # With all of the weight on the teacher, only its head, and what is below it, learns.
-    loss = Loss(distillation=Distillation(teacher=str(weights), alpha=1.0))
+    loss = Loss(teacher=Distillation(str(weights), alpha=1.0))
     model = make_model(architecture=TOKEN, loss=loss)
     before = snapshot(model.model)
     make_trainer(max_steps=3, limit_val_batches=0).fit(model, make_data())
@@ -125,7 +140,7 @@ def test_distillation_is_compiled_too(
         return lambda *inputs: (compiled.append(name), function(*inputs))[1]
 
     monkeypatch.setattr(torch, "compile", compile)
-    loss = Loss(distillation=Distillation(teacher=str(weights)))
+    loss = Loss(teacher=Distillation(str(weights)))
     model = make_model(architecture=TOKEN, loss=loss, compile=True)
     make_trainer(max_steps=3, limit_val_batches=0).fit(model, make_data())
-    assert compiled.count("forward_distilled") == 3
+    assert compiled.count("outputs") == 3

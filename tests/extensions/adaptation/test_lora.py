@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.grouped import image_classifier, tuned
 from vit.errors import UserError
-from vit.extensions.adaptation.lora import LoraLinear, add_lora, merge_lora
+from vit.extensions.adaptation.lora import LoRA, LoraLinear, add_lora, merge_lora
 from vit.extensions.recipes.ema import EMA
 from vit.models.config import Rotary, ViTConfig
 from vit.models.zoo import build_model
@@ -79,7 +79,7 @@ def test_a_merged_model_is_plain_and_gives_the_same_logits(
 def test_factors_and_head_alone_are_trained(
     weights: str, make_data, make_trainer, snapshot
 ) -> None:
-    model = tuned(weights, lora=2)
+    model = tuned(weights, adaptation=LoRA(2))
     before = snapshot(model.model)
     make_trainer(max_epochs=2).fit(model, make_data())
     changed = {n for n, t in model.model.state_dict().items() if not torch.equal(t, before[n])}
@@ -125,7 +125,7 @@ def test_answers_and_gradients_of_a_layer_are_pefts(name: str) -> None:
 @pytest.mark.parametrize("rank", [0, 17])
 def test_a_rank_outside_the_width_is_refused(rank: int, weights: str) -> None:
     with pytest.raises(UserError, match=rf"model\.lora={rank} is not a rank between 1 .* 16"):
-        tuned(weights, lora=rank)
+        tuned(weights, adaptation=LoRA(rank))
 
 
 def test_a_model_without_matrices_to_adapt_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_a_model_without_matrices_to_adapt_is_refused() -> None:
 
 def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
     with pytest.raises(UserError, match=r"give model\.pretrained"):
-        image_classifier("vit_ti16", num_classes=3, lora=2)
+        image_classifier("vit_ti16", num_classes=3, adaptation=LoRA(2))
     with pytest.raises(UserError, match="a ResNet has no queries"):
         add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
 
@@ -146,7 +146,7 @@ def test_a_killed_run_continues_bitwise(
     weights: str, make_data, make_trainer, tmp_path: Path, continues_bitwise
 ) -> None:
     def run(record: Any, resume: Path | None = None) -> Any:
-        model = tuned(weights, lora=2, seed=0 if resume is None else 99)
+        model = tuned(weights, adaptation=LoRA(2), seed=0 if resume is None else 99)
         keep = ModelCheckpoint(
             dirpath=tmp_path / "kept", save_top_k=-1, filename="{step}", every_n_train_steps=2
         )
@@ -159,7 +159,7 @@ def test_a_killed_run_continues_bitwise(
     # The checkpoint alone is read as the merged model.
     read, _ = load_pretrained(last)
     saved = torch.load(last, weights_only=True)["state_dict"]
-    trained = tuned(weights, lora=2)
+    trained = tuned(weights, adaptation=LoRA(2))
     trained.load_state_dict(saved)
     merge_lora(trained.model)
     assert read.state_dict().keys() == trained.model.state_dict().keys()

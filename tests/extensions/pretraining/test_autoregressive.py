@@ -32,7 +32,9 @@ def make() -> Make:
     def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
         seed_everything(init_seed, verbose=False)
         given = {"image_size": 16, "preprocess": HALF, **HEAD, **options}
-        return Autoregressive("vit_ti16", architecture={**SIZES, **(architecture or {})}, **given)
+        return Autoregressive.of(
+            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
+        )
 
     return make
 
@@ -258,4 +260,4 @@ def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> N
 
 def test_a_resnet_is_refused() -> None:
     with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
-        Autoregressive("bit_r50x1", architecture={"depths": [1]}, image_size=32)
+        Autoregressive.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -34,7 +34,7 @@ def make() -> Make:
     def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
         seed_everything(init_seed, verbose=False)
         given = {"image_size": 16, "preprocess": HALF, **DECODER, **options}
-        return MaskedAutoencoder(
+        return MaskedAutoencoder.of(
             "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
         )
 
@@ -88,7 +88,7 @@ def test_a_table_of_positions_is_kept_from_weights_and_stays_fixed(
     with torch.no_grad():
         table = torch.nn.init.normal_(encoder.pos_embed)  # pyright: ignore
     save_native(tmp_path, encoder, classes=None, preprocess=None, extra={})
-    again = MaskedAutoencoder(pretrained=str(tmp_path), image_size=16, **DECODER).model
+    again = MaskedAutoencoder.of(pretrained=str(tmp_path), image_size=16, **DECODER).model
     assert torch.equal(again.pos_embed, table)  # pyright: ignore
     assert not again.pos_embed.requires_grad  # pyright: ignore
 
@@ -144,7 +144,7 @@ def test_published_encoder_files_load_as_they_are(saved: str, make: Make, tmp_pa
     torch.testing.assert_close(loaded.eval()(images), model.model.eval()(images))
     assert [*report.left_out] == ([] if saved == "facebookresearch/mae" else ["decoder"])
     # Pre-training goes on from it, and fine-tuning pools the patches and has a fresh norm.
-    again = MaskedAutoencoder(pretrained=str(path), image_size=16, architecture=facts, **DECODER)
+    again = MaskedAutoencoder.of(pretrained=str(path), image_size=16, architecture=facts, **DECODER)
     state = again.model.state_dict()
     assert all(torch.equal(t, state[name]) for name, t in model.model.state_dict().items())
     averaged: Any = {"pool": "gap", "norm_after_pool": True, "num_classes": 3, **facts}
@@ -262,7 +262,7 @@ def full_size(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Mas
     """At the published size, on the meta device."""
     monkeypatch.setattr("vit.weights.pretrained.build_model", build_empty)
     with torch.device("meta"):
-        return MaskedAutoencoder(name, architecture={"activation": "gelu"}, **options)
+        return MaskedAutoencoder.of(name, architecture={"activation": "gelu"}, **options)
 
 
 @pytest.mark.parametrize(("name", "count"), [("vit_b16", 111_907_840), ("vit_l16", 329_541_888)])
@@ -321,4 +321,4 @@ def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> N
 
 def test_a_resnet_is_refused() -> None:
     with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
-        MaskedAutoencoder("bit_r50x1", architecture={"depths": [1]}, image_size=32)
+        MaskedAutoencoder.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

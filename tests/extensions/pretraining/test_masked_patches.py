@@ -39,7 +39,7 @@ def make() -> Make:
     def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
         seed_everything(init_seed, verbose=False)
         given = {"image_size": 16, "preprocess": HALF, **options}
-        return MaskedPatchPrediction(
+        return MaskedPatchPrediction.of(
             "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
         )
 
@@ -223,7 +223,7 @@ def test_a_killed_run_continues_bitwise(
 def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) -> None:
     classifier = image_classifier("vit_ti16", architecture=SIZES, num_classes=3, image_size=16)
     save_native(tmp_path, classifier.model, classes=None, preprocess=None, extra={})
-    model = MaskedPatchPrediction(pretrained=str(tmp_path), image_size=16)
+    model = MaskedPatchPrediction.of(pretrained=str(tmp_path), image_size=16)
     state = classifier.model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.model.state_dict().items())
     assert not model.model.head_layers
@@ -243,7 +243,7 @@ def test_only_kernels_decay(make: Make, make_data, make_trainer, planes: Path) -
 
 
 def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
-    model = MaskedPatchPrediction(
+    model = MaskedPatchPrediction.of(
         "r_vit_ti16", architecture={"width": 16, "depth": 1, "num_heads": 1}, image_size=64
     )
     images = torch.rand(1, 3, 64, 64)
@@ -292,4 +292,4 @@ def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> N
     with pytest.raises(UserError, match=message):
         make(**options)
     with pytest.raises(UserError, match="name a ViT or a hybrid, not a ResNet"):
-        MaskedPatchPrediction("bit_r50x1", architecture={"depths": [1]}, image_size=32)
+        MaskedPatchPrediction.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.processes import together
 from tests.training.pairs import SIZES, make_data, make_trainer
+from vit.extensions.adaptation.distillation import Distillation
 from vit.extensions.pretraining.autoregressive import Autoregressive
 from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
@@ -25,7 +26,7 @@ from vit.extensions.recipes.foreach import LAMB, SGDW
 from vit.extensions.scale.sharding import ShardedStrategy
 from vit.training.callbacks import FineTuneBySize, LinearProbe
 from vit.training.image_classifier import ImageClassifier
-from vit.training.losses import Distillation, Loss
+from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.optimizers import MuonWithAdamW, muon
 from vit.training.parts import full, local
@@ -48,9 +49,9 @@ TRAINED = {2: tuple(case for case in CASES if case != "lamb"), 4: ("averaged", "
 """Cases by number of processes."""
 SMALL = {"mask_ratio": 0.5, "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 UNLABELLED = {
-    "masked": MaskedPatchPrediction,
-    "mae": partial(MaskedAutoencoder, **SMALL),
-    "aim": partial(Autoregressive, head_width=16, head_depth=1),
+    "masked": MaskedPatchPrediction.of,
+    "mae": partial(MaskedAutoencoder.of, **SMALL),
+    "aim": partial(Autoregressive.of, head_width=16, head_depth=1),
 }
 
 
@@ -88,8 +89,8 @@ def make_module(case: str, other: str, same: str) -> Any:
         options = {"pretrained": other}
     if case == "distilled":
         sizes["distillation_token"] = True
-        options["loss"] = Loss(distillation=Distillation(teacher=same))
-    module = ImageClassifier(
+        options["loss"] = Loss(teacher=Distillation(same))
+    module = ImageClassifier.of(
         **options,
         classes=["a", "b", "c"],
         image_size=8,

@@ -162,7 +162,7 @@ def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of masked patches, which draw their masks."""
-    module: Any = MaskedPatchPrediction("vit_ti16", architecture=SIZES, image_size=64)
+    module: Any = MaskedPatchPrediction.of("vit_ti16", architecture=SIZES, image_size=64)
     loss, sizes = type(module).training_loss, []
 
     def training_loss(self: Any, batch: Any) -> torch.Tensor:
@@ -187,6 +187,6 @@ def test_a_trial_of_several_labels_gives_the_loss_an_answer_for_each_class() -> 
     """A loss of one's own gets `b k` with several labels, and this one takes nothing else."""
     loss = Loss(function=torch.nn.MultiLabelSoftMarginLoss())
     options: dict[str, Any] = {"multilabel": True, "num_classes": 3, "loss": loss}
-    module = ImageClassifier("vit_ti16", architecture=SIZES, image_size=16, **options)
+    module = ImageClassifier.of("vit_ti16", architecture=SIZES, image_size=16, **options)
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
     assert largest_batch(trainer, module, [2, 4]) == 4

@@ -202,7 +202,7 @@ def test_what_needs_attention_says_that_there_is_none() -> None:
 
 def test_a_masked_autoencoder_refuses_mixers() -> None:
     with pytest.raises(UserError, match="without mixer"):
-        MaskedAutoencoder(
+        MaskedAutoencoder.of(
             "vit_ti16", image_size=32, architecture={"variant": {"mixer": {"name": "window"}}}
         )
 

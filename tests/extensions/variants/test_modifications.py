@@ -216,7 +216,7 @@ def test_penalties_reach_the_routers_once_and_only_in_training(recompute: bool) 
 
 
 def test_the_balance_loss_is_part_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ImageClassifier(
+    module = ImageClassifier.of(
         "vit_ti16", num_classes=3, image_size=32,
         architecture={**{k: v for k, v in SMALL.items() if k not in ("image_size", "num_classes")},
                       "variant": variant(mlp="experts")},

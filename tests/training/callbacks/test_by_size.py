@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.grouped import tuned
 from vit.errors import UserError
-from vit.extensions.adaptation.lora import LoraLinear, merge_lora
+from vit.extensions.adaptation.lora import LoRA, LoraLinear, merge_lora
 from vit.extensions.recipes.ema import EMA
 from vit.fine_tuning import FIXED_SHARE, SHARES, steps_for
 from vit.training.callbacks import FineTuneBySize, LinearProbe, by_size
@@ -108,7 +108,7 @@ def test_random_first_weights_are_not_averaged(make_data, make_model, make_train
 
 
 def test_lora_is_averaged_as_merged_weights(weights: str, make_data, make_trainer) -> None:
-    model, ends = tuned(weights, lora=2), Ends()
+    model, ends = tuned(weights, adaptation=LoRA(2)), Ends()
     make_trainer(max_epochs=-1, max_steps=5, callbacks=[FineTuneBySize(), ends]).fit(
         model, make_data()
     )
@@ -173,5 +173,6 @@ def test_thresholds_are_those_of_the_averaged_weights(
     truth = torch.cat(labels).long().T
 
     expected = best_thresholds(scored(model.model.state_dict()), truth)
-    assert model.thresholds == pytest.approx(expected.tolist())
-    assert model.thresholds != pytest.approx(best_thresholds(scored(ends.ends[1]), truth).tolist())
+    chosen = model.test_metrics.thresholds
+    assert chosen == pytest.approx(expected.tolist())
+    assert chosen != pytest.approx(best_thresholds(scored(ends.ends[1]), truth).tolist())

@@ -16,6 +16,7 @@ from vit.models.encoder import Attention, Mlp
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.shapes import Float
+from vit.training.learning import Adaptation
 from vit.weights.lora import A, B, merged
 
 
@@ -37,6 +38,23 @@ class LoraLinear(nn.Linear):
             pairs = zip(parts, self.lora_b.unbind(), strict=True)
             update = torch.cat([F.linear(part, b) for part, b in pairs], -1)
         return self.plain.forward(self, input) + update
+
+
+class LoRA(Adaptation):
+    """Low-rank updates of queries, keys, values and MLP (arXiv:2106.09685).
+
+    Args:
+        rank: From 1 to the width of the model.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def apply(self, network: Model) -> None:
+        add_lora(network, self.rank)
+
+    def merge(self, network: Model) -> None:
+        merge_lora(network)
 
 
 def add_lora(model: Model, rank: int) -> None:

@@ -24,8 +24,8 @@ from vit.extensions.pretraining.masking import (
     to_bytes,
 )
 from vit.extensions.pretraining.patch_metrics import PatchMetrics
+from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
-from vit.preprocessing import Preprocess
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
@@ -49,14 +49,11 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
         weights: Of a file with both, the raw weights or their average (the default).
-        image_size: Pixels, one side or (height, width). This and the next two follow from the data
-            on the command line. Default: that of the weights or the model.
-        channels: Only RGB images, None, can be predicted.
-        preprocess: Evaluation preprocessing, whose mean and std lead back to the pixels; without it
-            images are taken to be in [0, 1].
         optimizer: Any torch optimizer; it gets parameter groups in which only kernels decay.
         schedule: Warm-up and decay of the learning rate.
         compile: Compiles the encoder's layers, and a decoder's, with torch.compile, in place.
+        facts: What follows from the images: `ImageData.facts`. They are RGB; without preprocessing,
+            whose mean and std lead back to the pixels, they are taken to be in [0, 1].
     """
 
     labelled = False
@@ -83,26 +80,16 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
         weights: Literal["raw", "average"] | None = None,
-        image_size: int | tuple[int, int] | None = None,
-        channels: int | None = None,
-        preprocess: Preprocess | None = None,
         optimizer: OptimizerCallable = default_optimizer,
         schedule: Schedule | None = None,
         compile: bool = False,
+        facts: Facts = Facts(),
     ) -> None:
-        if channels is not None:
+        if facts.channels is not None:
             raise UserError("patches are predicted for RGB images; leave out data.channels")
-        super().__init__(
-            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
-        )
+        super().__init__(facts.preprocess, optimizer, schedule, compile=compile)
         network, self.load_report = build_network(
-            name,
-            pretrained,
-            architecture,
-            weights=weights,
-            image_size=image_size,
-            channels=channels,
-            num_classes=0,
+            name, pretrained, architecture, facts, weights=weights, num_classes=0
         )
         if not isinstance(network, VisionTransformer) or not (
             self.overlapping or network.config.stem_depths is None
@@ -123,8 +110,8 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         for part in (network.attn_pool, network.pre_logits):
             if part is not None:
                 part.requires_grad_(False)
-        self.mean = preprocess.mean if preprocess else (0.0,) * 3
-        self.std = preprocess.std if preprocess else (1.0,) * 3
+        self.mean = facts.preprocess.mean if facts.preprocess else (0.0,) * 3
+        self.std = facts.preprocess.std if facts.preprocess else (1.0,) * 3
 
     of_training = frozenset(inspect.signature(__init__).parameters)
 
@@ -139,12 +126,12 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def for_scoring(
         cls,
         weights: str,
-        of_data: dict[str, Any],
+        facts: Facts,
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         own = {name: value for name, value in recorded.items() if name not in cls.of_training}
-        module = cls(pretrained=weights, **of_data, **own)
+        module = cls(pretrained=weights, facts=facts, **own)
         module.load_state_dict(read_state())  # model/ has the encoder alone
         return module
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.calibration import BINS, BinSums, equal_width
+from vit.training.metrics import BINS, BinSums, equal_width
 
 
 def equal_count(confidence: Tensor, bins: int) -> Tensor:

@@ -82,7 +82,7 @@ def measure(
         return None
     logits, labels = (tensor.cpu() for tensor in pairs[0])
     temperature = fit_temperature(logits, labels)
-    model.temperature = None if temperature == 1 else temperature
+    model.test_metrics.temperature = None if temperature == 1 else temperature
     say(f"temperature {temperature:.3g}, fitted to {len(labels):,} {where}")
     facts = {"temperature": temperature, "images": len(labels), "measured_on": where}
     energies, scores = energy(logits, multilabel=data.multilabel), None

@@ -90,7 +90,7 @@ class FineTuneBySize(Callback):
             say(f"by size: validation loss by share of the last step: {shown}")
         _average(pl_module, start, end, self.chosen["share"])
         module: Any = pl_module
-        module.thresholds = None  # those of other weights; the module chooses again
+        module.test_metrics.thresholds = None  # those of other weights; the module chooses again
 
 
 def _validation_loss(trainer: Trainer, module: Any) -> float:

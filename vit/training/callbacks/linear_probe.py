@@ -78,7 +78,8 @@ class LinearProbe(Callback):
                 own.data.copy_(part(trainer.strategy.broadcast(value.data), own))
         chosen_here = self.alone and data.multilabel and data.splits.val is None
         if chosen_here and can_fold(labels, self._groups):
-            pl_module.choose_thresholds(self.held_out)
+            chosen = pl_module.val_metrics.choose(self.held_out, pl_module.plain_loss)
+            pl_module.test_metrics.thresholds = chosen
 
     def _fit(
         self, data: CountedData, module: Any, given: list[tuple[nn.Module, Tensor]], labels: Tensor
