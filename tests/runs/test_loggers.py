@@ -63,14 +63,14 @@ def test_the_first_batch_is_drawn_and_changes_nothing(
         assert shown.width > 400 and len(shown.convert("RGB").getcolors(2**20) or ()) > 100
     for shown, used in zip(*mixed[:2], strict=True):  # images, then targets
         assert torch.equal(shown, used)
-    monkeypatch.setattr("vit.runs.fit.draw_first_batch", lambda *_: None)
+    monkeypatch.setattr("vit.runs.fit.save_first_batch", lambda *_: None)
     assert vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=without").status == 0
     one, other = (
         torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
         for run in ("with", "without")
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not Path("without/first_batch.png").exists()
+    assert not [*Path("without").glob("first_batch.*")]
 
 
 def test_captions_name_classes_and_shares() -> None:

@@ -146,15 +146,19 @@ class Subject:
         note("there are no test images: val is scored, as at the end of the run")
         return "val"
 
-    def evaluate(self) -> tuple[Module, dict[str, float], Predictions | None]:
-        """The model with the run's best weights, its metrics, and the predictions (None without
-        labels, or if no image could be read); every process calls it."""
-        model = self.module_class.for_scoring(
+    def build_model(self) -> Module:
+        """The module with the run's best weights."""
+        return self.module_class.for_scoring(
             str(self.weights),
             self.data.model_arguments,
             self._of_model,
             lambda: read_checkpoint(find_checkpoint(self.run))["state_dict"],
         )
+
+    def evaluate(self) -> tuple[Module, dict[str, float], Predictions | None]:
+        """The model with the run's best weights, its metrics, and the predictions (None without
+        labels, or if no image could be read); every process calls it."""
+        model = self.build_model()
         if isinstance(model, _Exported):
             model.take(self.engine, self.run)
         alive = ChildrenAlive()

@@ -1,45 +1,42 @@
-"""first_batch.png: what the model sees at its first step, images and labels."""
+"""first_batch.npz: what the model sees at its first step, images and labels."""
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import Trainer
 from torch import Tensor
 
 from vit.console import is_first_process
 from vit.errors import some_of
 from vit.preprocessing import picture
-from vit.writing import write_bytes
+from vit.writing import atomic
 
-FILE = "first_batch.png"
+FILE = "first_batch.npz"
 MOST, _MOST_LABELS = 25, 4
-"""Images shown, and labels per image."""
+"""Images, and labels per image."""
 
 
-def draw_first_batch(
+def save_first_batch(
     run_dir: Path, trainer: Trainer, module: Any, batch: Any, batch_idx: int
 ) -> None:
-    """A callback's `on_train_batch_start`, which draws the first batch of the first process:
-    augmented, mixed and labelled."""
+    """A callback's `on_train_batch_start`, which saves the first batch of the first process:
+    augmented and mixed, uint8 `n h w 3`, with captions and a title."""
     data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     later = trainer.global_step or batch_idx
     if later or not data.labelled or not is_first_process():
         return
-    from vit.extensions.reports.figures import labelled_images
-
     images, targets = batch[0], batch[1]
     if module.mixing:
         draws = module.next_draws(len(images))
         images, targets = module.mixing(images, targets, data.num_classes, draws)
     rasters = data.preprocess.channels is not None
     pixels = map(data.preprocess.denormalize, images[:MOST].detach().float().cpu())
-    shown = [picture(image, stretch=rasters) for image in pixels]
+    shown = np.stack([np.asarray(picture(image, stretch=rasters)) for image in pixels])
     captions = [_caption(t, data.classes, data.multilabel) for t in targets[:MOST].cpu()]
     title = f"The first training batch: {len(shown)} of {len(images)} images"
-    png = BytesIO()
-    labelled_images(shown, captions, title).save(png, "PNG", compress_level=3)
-    write_bytes(run_dir / FILE, png.getvalue())
+    with atomic(run_dir / FILE) as place:
+        np.savez_compressed(place, images=shown, captions=captions, title=title)
 
 
 def _caption(target: Tensor, classes: list[str], multilabel: bool) -> str:

@@ -85,13 +85,24 @@ class Confidence:
     def __call__(
         self, logits: Tensor, features: Tensor | None, probabilities: Tensor
     ) -> Iterable[tuple[str, float]]:
-        return self._tree.answers(probabilities, self._confidence)
+        return deepest(self._tree, probabilities, self._confidence)
 
     @staticmethod
     def line(row: Mapping[str, Any]) -> str | None:
         if not row["answer"]:
             return "answer: none"
         return f"answer: {row['answer']} ({row['answer_probability']:.1%})"
+
+
+def deepest(tree: LabelTree, probabilities: Tensor, confidence: float) -> list[tuple[str, float]]:
+    """Of each row `k` the deepest node above `confidence` and its probability; ("", 1) if none is,
+    for the root."""
+    values, places = tree.best(probabilities)
+    levels = ((values > confidence).sum(1) - 1).tolist()  # they fall from level to level
+    return [
+        (tree.nodes[level][int(place[level])], float(value[level])) if level >= 0 else ("", 1.0)
+        for value, place, level in zip(values, places, levels, strict=True)
+    ]
 
 
 def _measured(
