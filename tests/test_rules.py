@@ -84,11 +84,6 @@ EDGES: dict[tuple[str, str], str] = {
     ("data/module.py", "vit.extensions.transfer.pseudo"): "a class path",
     ("data/transforms.py", "vit.extensions.recipes.extra"): "a class path",
     ("data/transforms.py", "vit.extensions.recipes.randaugment"): "a class path",
-    ("runs/finish.py", "vit.extensions.inspection.looks"): "a finisher",
-    ("runs/finish.py", "vit.extensions.reports.pretraining"): "a finisher",
-    ("runs/finish.py", "vit.extensions.reports.results"): "a finisher",
-    ("runs/finish.py", "vit.extensions.trust.measuring"): "the core's own temperature",
-    ("runs/first_batch.py", "vit.extensions.reports.figures"): "a finisher",
     (
         "training/image_classifier.py",
         "vit.extensions.adaptation.distillation",
@@ -148,7 +143,7 @@ def edges() -> set[tuple[str, str]]:
 
 def test_the_core_imports_of_extensions_what_is_listed() -> None:
     assert edges() == EDGES.keys()
-    assert len(EDGES) <= 12
+    assert len(EDGES) <= 7
 
 
 def test_the_core_only_gets_smaller() -> None:

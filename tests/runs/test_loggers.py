@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from tests.command import TINY, Vit
-from vit.runs.first_batch import _caption
 from vit.training.mixing import Mixing
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
@@ -71,11 +70,3 @@ def test_the_first_batch_is_drawn_and_changes_nothing(
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not [*Path("without").glob("first_batch.*")]
-
-
-def test_captions_name_classes_and_shares() -> None:
-    names = ["cat", "dog", "hen"]
-    assert _caption(torch.tensor(1), names, False) == "dog"
-    assert _caption(torch.tensor([0.3, 0.0, 0.7]), names, False) == "hen 0.70, cat 0.30"
-    assert _caption(torch.tensor([1.0, 0.0, 1.0]), names, True) == "cat, hen"
-    assert _caption(torch.zeros(3), names, True) == "no label"

@@ -1,7 +1,6 @@
 """The finisher `report`: the pictures and the page of a run with labels."""
 
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from PIL import Image
 
 from vit.console import note
 from vit.errors import UserError
-from vit.extensions.reports.figures import labelled_images
+from vit.extensions.reports.first_batch import draw_first_batch
 from vit.extensions.reports.results import Glance, write_results
 from vit.runs import first_batch
 from vit.runs.directory import recorded_options
@@ -18,24 +17,20 @@ from vit.runs.evaluate import Subject
 from vit.runs.predictions import FILE, Predictions
 from vit.runs.records import read_summary
 from vit.tables import objects
-from vit.writing import write_bytes
 
 
 def finish(run: Path) -> None:
     """Draws first_batch.png, and the final score of a run that has one."""
+    summary = read_summary(run)
     if (run / first_batch.FILE).is_file():
-        batch, png = _arrays(run / first_batch.FILE), BytesIO()
-        images, captions = map(Image.fromarray, batch["images"]), batch["captions"].tolist()
-        sheet = labelled_images([*images], captions, str(batch["title"]))
-        sheet.save(png, "PNG", compress_level=3)
-        write_bytes(run / "first_batch.png", png.getvalue())
+        draw_first_batch(run, _arrays(run / first_batch.FILE), summary["classes"])
     if (run / FILE).is_file():
-        _draw_score(run, _arrays(run / FILE))
+        _draw_score(run, _arrays(run / FILE), summary)
 
 
-def _draw_score(run: Path, values: dict[str, Any]) -> None:
+def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> None:
     split, thresholds = str(values.pop("split")), values.pop("thresholds", None)
-    summary, open_image, look = read_summary(run), _nothing, None
+    open_image, look = _nothing, None
     values |= {"names": values["names"].tolist()}
     values |= {"sets": (summary.get("confidence") or {"sets": []})["sets"]}
     subject = subject_of(run, split)
