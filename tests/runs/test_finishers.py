@@ -163,12 +163,19 @@ def test_a_report_is_of_a_finished_run(run: tuple[str, Path], vit: Vit) -> None:
     assert "did you mean 'run'" in refused.err and not Path("rum").exists()
 
 
-def test_a_report_of_images_that_are_gone_names_them_alone(vit: Vit, photos: Path) -> None:
+def test_a_report_of_images_that_are_gone_or_changed_names_them_alone(
+    vit: Vit, photos: Path
+) -> None:
     done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=2", "--run_dir=run")
-    assert done.status == 0, done.err
+    assert done.status == 0 and "shows no images" not in done.err
+    for path in [*photos.rglob("*.jpg")]:
+        path.rename(path.with_name(f"{path.stem}{path.parent.name}.jpg"))
+    changed = vit("report", "run", "--all")
+    assert changed.err == "note: the report shows no images of test: they have changed\n"
     photos.rename("moved")
-    done = vit("report", "run", "--all")
-    assert done.status == 0 and "note: the report shows no images of test: " in done.err
+    gone = vit("report", "run", "--all")
+    assert "note: the report shows no images of test: " in gone.err
+    assert changed.status == gone.status == 0
     assert "Confusion" in Path("run/report.html").read_text(encoding="utf-8")
 
 

@@ -64,6 +64,7 @@ class Subject:
         *,
         predicting: bool = False,
         exported: Path | None = None,
+        again: bool = False,
     ) -> None:
         """Finds weights and images.
 
@@ -74,6 +75,7 @@ class Subject:
             predicting: Predictions are needed: UserError for a run without labels.
             exported: A file of `vit export` that computes the logits, on the CPU in one process
                 unless `args` say otherwise.
+            again: The run has just scored the split; nothing is said of its images.
         """
         self.engine = None if exported is None else open_engine(exported)
         quiet_lightning()
@@ -105,9 +107,9 @@ class Subject:
             self._check_labels()
         self.split: SplitName = split or self._default_split(other)
         self.data.image_set(self.split)  # an error before anything runs
-        if not other and self.split != "train":
-            self._note_changes()
-        if other or self.split != "train":
+        if (other or self.split != "train") and not again:
+            if not other:
+                self._note_changes()
             note_seen(run, self.data.image_set(self.split), self.split)
 
     def _read_as(self, other: bool) -> None:

@@ -58,16 +58,16 @@ def finish(
     model.merge()  # what is scored is what is written
     _write_model(run, options, model, data, metrics, best)
     split, predictions = _scored_split(options, data), None
-    figures, cuts = {}, {}
+    figures, cuts, scores = {}, {}, {}
     if data.labelled:
         figures, cuts = measure(trainer, model, data, best, run.folder / "model")
     if split != "none":
         # Sets are counted on other images than those of the measurement.
         cuts = {} if split == "val" else cuts
         scores, predictions = score(trainer, model, data, split, cuts)
-        metrics |= scores
     if figures:
         figures["confidence"]["sets"] = [] if predictions is None else predictions.sets
+    metrics |= scores
     _write_model(run, options, model, data, metrics, best)
     if not is_first_process():
         return ""
@@ -87,7 +87,7 @@ def finish(
         **figures,
     }
     write_json(run.folder / SUMMARY, summary)
-    return headline(model, split, metrics, predictions)
+    return headline(model, split, scores, predictions)
 
 
 def _scored_split(options: Options, data: ImageData) -> str:

@@ -58,14 +58,18 @@ def _arrays(file: Path) -> dict[str, Any]:
 
 def subject_of(run: Path, split: Any) -> Subject | None:
     """The run and its images; None where they were objects of Python, and, with a note, where they
-    are no longer to be had."""
+    are no longer those that the run has scored."""
     if "images" in (recorded_options(run).get("own") or ()):
         return None
+    why = "they have changed"
     try:
-        return Subject(run, split, [])
+        subject = Subject(run, split, [], again=True)
+        if subject.data.digests[split] == read_summary(run)["splits"][split]:
+            return subject
     except UserError as error:
-        note(f"the report shows no images of {split}: {error}")
-        return None
+        why = str(error)
+    note(f"the report shows no images of {split}: {why}")
+    return None
 
 
 def _nothing(index: int) -> Image.Image:
