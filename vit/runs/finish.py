@@ -51,10 +51,9 @@ def finish(
     nothing.
     """
     log_at_last_step(trainer)
-    seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
-    peak, best = peak_memory(trainer.strategy.root_device), load_best(trainer, model)
+    facts = _facts(run, options, trainer, model, data, began)
+    best = load_best(trainer, model)
     metrics = finite(best.pop("metrics"))  # of these weights, not of the last ones
-    facts = _facts(options, trainer, model, data)
     model.merge()  # what is scored is what is written
     _write_model(run, options, model, data, metrics, best)
     split, predictions = _scored_split(options, data), None
@@ -72,21 +71,8 @@ def finish(
     if not is_first_process():
         return ""
     _write_predictions(run.folder, split, model, predictions)
-    summary = {
-        "finished": True,
-        "command": shlex.join(["vit", "fit", *options.typed])
-        + (" # by vit.fit, with objects of Python" if options.own else ""),
-        "metrics": metrics,
-        "split": split,
-        **({} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}),
-        **facts,
-        "checkpoint": best,
-        "train_seconds": seconds,
-        "train_cpu_seconds": cpu,
-        "resumed_at": run.step,
-        **figures,
-    }
-    write_json(run.folder / SUMMARY, summary)
+    summary = {"finished": True, "metrics": metrics, "split": split, **facts, "checkpoint": best}
+    write_json(run.folder / SUMMARY, {**summary, **figures})
     return headline(model, split, scores, predictions)
 
 
@@ -110,12 +96,24 @@ def _write_predictions(
     write_csv(folder / "predictions.csv", classes, predictions, thresholds=thresholds)
 
 
-def _facts(options: Options, trainer: Trainer, model: Module, data: ImageData) -> dict[str, Any]:
-    """Content of summary.json about the training."""
+def _facts(
+    run: RunDirectory,
+    options: Options,
+    trainer: Trainer,
+    model: Module,
+    data: ImageData,
+    began: tuple[float, float],
+) -> dict[str, Any]:
+    """Content of summary.json about the training, which has just ended."""
+    seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
+    peak = peak_memory(trainer.strategy.root_device)
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
     return {
+        "command": shlex.join(["vit", "fit", *options.typed])
+        + (" # by vit.fit, with objects of Python" if options.own else ""),
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
         "splits": data.digests,
+        **({} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}),
         "images_seen": data.consumed_samples,
         "steps": trainer.global_step,
         "epochs": math.ceil(data.consumed_samples / epoch),
@@ -127,6 +125,9 @@ def _facts(options: Options, trainer: Trainer, model: Module, data: ImageData) -
         "processes": trainer.world_size,
         "versions": versions(),
         "hardware": hardware(),
+        "train_seconds": seconds,
+        "train_cpu_seconds": cpu,
+        "resumed_at": run.step,
     }
 
 

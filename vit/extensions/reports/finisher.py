@@ -19,6 +19,12 @@ from vit.runs.records import read_summary
 from vit.tables import objects
 
 
+class Scored(Subject):
+    """A run and the images that it has scored, of which nothing needs to be said."""
+
+    def _note_images(self, other: bool) -> None: ...
+
+
 def finish(run: Path) -> None:
     """Draws first_batch.png, and the final score of a run that has one."""
     summary = read_summary(run)
@@ -63,7 +69,7 @@ def subject_of(run: Path, split: Any) -> Subject | None:
         return None
     why = "they have changed"
     try:
-        subject = Subject(run, split, [], again=True)
+        subject = Scored(run, split, [])
         if subject.data.digests[split] == read_summary(run)["splits"][split]:
             return subject
     except UserError as error:
