@@ -22,7 +22,7 @@ MOST = 8
 
 def finish(run: Path) -> None:
     """Writes the page; does nothing for a run with labels."""
-    if task_of(recorded_options(run)["task"]).labelled:
+    if task_of(recorded_options(run).get("task", "")).labelled:
         return
     summary, examples = read_summary(run), None
     split = summary["split"]
