@@ -198,11 +198,12 @@ atexit.register(at_the_end)
 """
 
 
+@pytest.mark.parametrize("name", TASKS)
 def test_finishers_run_in_the_first_of_two_processes_after_they_have_parted(
-    tmp_path: Path, photos: Path, deadline: Callable[[float], float]
+    name: str, tmp_path: Path, photos: Path, deadline: Callable[[float], float]
 ) -> None:
-    shared = ("fit", "-c", "cifar10", *TINY, f"--data.root={photos}", "--run_dir=run", "--steps=2")
-    shared += ("--trainer.devices=2", "--trainer.strategy=ddp")
+    shared = ("fit", "-c", TASKS[name][0], *TINY, f"--data.root={photos}", "--run_dir=run")
+    shared += ("--steps=2", "--trainer.devices=2", "--trainer.strategy=ddp")
     both = pair(tmp_path, shared, seconds=deadline(120), before=SEEN)
     for done in both:
         assert done.status == 0, done.err

@@ -9,6 +9,7 @@ import torch
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError
+from vit.extensions.pretraining.patch_metrics import constant_note
 from vit.extensions.pretraining.patch_prediction import PatchPrediction
 from vit.extensions.reports.finisher import subject_of
 from vit.extensions.reports.pretraining import Examples, write_pretraining
@@ -30,7 +31,7 @@ def finish(run: Path) -> None:
         module = subject.build_model()
         if isinstance(module, PatchPrediction):
             examples = examples_of(module, subject.data, subject.split)
-    write_pretraining(run, split, examples)
+    write_pretraining(run, split, examples, constant_note(split, summary["metrics"]))
 
 
 def examples_of(module: PatchPrediction, data: ImageData, split: SplitName) -> Examples | None:

@@ -21,7 +21,7 @@ from vit.extensions.pretraining.masking import (
     rows,
     to_bytes,
 )
-from vit.extensions.pretraining.patch_metrics import PatchMetrics
+from vit.extensions.pretraining.patch_metrics import PatchMetrics, constant_note
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 from vit.seeds import step_seed
@@ -222,12 +222,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         }
 
     def headline(self, split: str, metrics: dict[str, float]) -> str:
-        from vit.extensions.reports.pretraining import (
-            pretraining_headline,  # heavy: imports matplotlib
-        )
-
-        _, loss, note = pretraining_headline(split, metrics)
-        return f"{split} loss  {loss}\n{note}".rstrip()
+        return f"{super().headline(split, metrics)}\n{constant_note(split, metrics)}".rstrip()
 
     def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""
