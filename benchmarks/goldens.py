@@ -63,8 +63,9 @@ RUNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Options of `vit fit`; "resumed" is stopped after its best epoch so far, and continued."""
 QUICK = ("finetune_val", "probe", "resumed")
-VARYING = re.compile(r"second|version|hardware|command|memory|date|digest")
-"""Entries of summary.json, and columns of metrics.csv, that differ from run to run."""
+VARYING = re.compile(r"second|version|hardware|command|memory|date|digest|finishers")
+"""Entries of summary.json, and columns of metrics.csv, that differ from run to run, or that earlier
+revisions lack."""
 PLACES = re.compile(r"\bvit(?:\.\w+)+\.(\w+)")
 FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt", "model/model.safetensors")
 FILES += ("model/config.json", "predictions.csv", "metrics.csv", "summary.json")

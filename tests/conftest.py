@@ -16,6 +16,8 @@ from typing import Any
 
 # Before torch is imported: small tensors are slower on many threads, and CI machines are shared.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What fails after a run has ended fails its test.
+os.environ["VIT_STRICT"] = "1"
 
 import pytest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.test_rules import MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES, MOST_LINES = 49, 9_029
+MOST_FILES, MOST_LINES = 48, 8_731
 # Prints the number of lines in functions that run, per file, until the optimizer's first step.
 TRACE = """
 import json, os, sys

@@ -8,10 +8,13 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit.errors import UserError
 
+TRUST = "trust.safetensors"
+"""A file beside weights: what held-out images say about their answers."""
 LIMIT = math.log(20.0)
 """Of |log T|; a minimum further out is that of images that are all named rightly, or wrongly."""
 LATE, PENALTY = 5, 0.01
@@ -50,6 +53,15 @@ def carried_over(thresholds: Sequence[float], temperature: float) -> list[float]
         return list(thresholds)
     places = torch.tensor(thresholds, dtype=torch.float64).logit()
     return (places / temperature).sigmoid().tolist()
+
+
+def energy(logits: Tensor, *, multilabel: bool = False) -> Tensor:
+    """(n,) of logits (n, k): -log sum exp (arXiv:2010.03759, eq. 4, T = 1).
+
+    With several labels per image: - the sum of softplus over the classes (arXiv:2109.00030, eq. 6).
+    """
+    logits = logits.float()
+    return -(F.softplus(logits).sum(1) if multilabel else logits.logsumexp(1))
 
 
 def set_scores(probabilities: Tensor) -> Tensor:

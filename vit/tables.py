@@ -34,6 +34,7 @@ TABLES: dict[str, dict[str, str]] = {
         "robustness": "vit.extensions.evaluation.cli_robustness:run",
         "classify": "vit.cli.classify:run",
         "trust": "vit.extensions.trust.cli_trust:run",
+        "report": "vit.extensions.reports.cli_report:run",
         "inspect": "vit.extensions.inspection.cli_inspect:run",
         "data": "vit.extensions.datacheck.cli_data:run",
         "runs": "vit.cli.runs:run",
@@ -108,6 +109,13 @@ TABLES: dict[str, dict[str, str]] = {
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {"per_class": "vit.extensions.reports.scores:per_class"},
+    # Made of a finished run, in this order, by its first process -> vit.runs.finishers.Finisher.
+    "finishers": {
+        "report": "vit.extensions.reports.finisher:finish",
+        "examples": "vit.extensions.pretraining.finisher:finish",
+    },
+    # What a report shows beside an error -> vit.extensions.reports.results.Glance.
+    "glances": {"attention": "vit.extensions.inspection.looks:glances"},
     # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
     # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
     "values": {
@@ -134,6 +142,7 @@ HELP = {
         "robustness": "errors of a model on corrupted pictures",
         "classify": "classify images with a trained model",
         "trust": "choose how a run tells images of none of its classes",
+        "report": "make the report of a finished run, or what is missing of it",
         "inspect": "attention, rollout, Grad-CAM and filters of a model",
         "data": "check a data set: bad files, copies, leaks; index shards",
         "runs": "list runs with their scores",

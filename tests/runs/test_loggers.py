@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from tests.command import TINY, Vit
-from vit.runs.first_batch import _caption
 from vit.training.mixing import Mixing
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
@@ -63,19 +62,11 @@ def test_the_first_batch_is_drawn_and_changes_nothing(
         assert shown.width > 400 and len(shown.convert("RGB").getcolors(2**20) or ()) > 100
     for shown, used in zip(*mixed[:2], strict=True):  # images, then targets
         assert torch.equal(shown, used)
-    monkeypatch.setattr("vit.runs.fit.draw_first_batch", lambda *_: None)
+    monkeypatch.setattr("vit.runs.fit.save_first_batch", lambda *_: None)
     assert vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=without").status == 0
     one, other = (
         torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
         for run in ("with", "without")
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not Path("without/first_batch.png").exists()
-
-
-def test_captions_name_classes_and_shares() -> None:
-    names = ["cat", "dog", "hen"]
-    assert _caption(torch.tensor(1), names, False) == "dog"
-    assert _caption(torch.tensor([0.3, 0.0, 0.7]), names, False) == "hen 0.70, cat 0.30"
-    assert _caption(torch.tensor([1.0, 0.0, 1.0]), names, True) == "cat, hen"
-    assert _caption(torch.zeros(3), names, True) == "no label"
+    assert not [*Path("without").glob("first_batch.*")]

@@ -16,7 +16,7 @@ from vit.models.embedding import PatchEmbed
 def passes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """How often each image, as it is evaluated, went through a network; without the pictures that
     the report draws of errors."""
-    monkeypatch.setattr("vit.runs.finish.glances", lambda *_: None)
+    monkeypatch.setattr("vit.extensions.inspection.looks.glances", lambda *_: None)
     counts: Counter[int] = Counter()
 
     def count(module: nn.Module, inputs: Any) -> None:

@@ -81,7 +81,7 @@ KILLS = [
     (os, "replace", 4),
     (vit.runs.finish, "score", 1),
     (vit.runs.finish, "save_native", 1),
-    (vit.runs.finish, "write_results", 1),
+    (vit.runs.finish, "write_csv", 1),
 ]
 
 

@@ -12,10 +12,11 @@ from vit.console import note, say
 from vit.data.module import ImageData
 from vit.inference.lineage import known_by
 from vit.runs.batch import naming_a_smaller_batch
-from vit.runs.closing import limit_option
+from vit.runs.closing import closing, limit_option
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish
-from vit.runs.first_batch import draw_first_batch
+from vit.runs.finishers import finish_rest
+from vit.runs.first_batch import save_first_batch
 from vit.runs.following import check_held_out
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
@@ -39,6 +40,7 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
     """
     with RunDirectory.open(options) as run:
         if run.finished and run.checkpoint is None:
+            finish_rest(run.folder)
             return run, f"{run.folder} is finished; to train on, raise --epochs or --steps"
         data = options.data
         if run.checkpoint is not None:  # cut as it was then
@@ -65,7 +67,7 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
                 *([RunProgress()] if bar else []),
                 *model.guards(),  # count samples, stop at NaN, count every image once
                 LambdaCallback(on_train_batch_start=lambda *_: run.begin(options)),
-                LambdaCallback(on_train_batch_start=partial(draw_first_batch, run.folder)),
+                LambdaCallback(on_train_batch_start=partial(save_first_batch, run.folder)),
                 StopTogether(),
                 *([BestCheckpoint(folder, model.monitor)] if best else []),
                 LastCheckpoint(folder, save_every),
@@ -86,13 +88,15 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
             trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
             _say_why_it_ended(run, trainer)
             if options.config.trainer.fast_dev_run:
-                closing = "training and validation went through; nothing was kept"
-            elif run.finished and not run.begun:
-                closing = f"{run.folder} is finished and stays as it is"
-            else:
+                return run, "training and validation went through; nothing was kept"
+            result = None
+            if run.begun or not run.finished:
                 run.begin(options)  # also where nothing was left to train
-                closing = finish(run, options, trainer, model, data, began)
-    return run, closing
+                result = finish(run, options, trainer, model, data, began)
+        finish_rest(run.folder)  # the first process is alone now
+        if result is None:
+            return run, f"{run.folder} is finished and stays as it is"
+        return run, closing(run.folder, result, options, trainer, data)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Predictions for a set of images, and predictions.csv.
+"""Predictions for a set of images, and their files.
 
 Shapes: n images, k classes, t classes kept per image.
 """
@@ -13,6 +13,8 @@ import numpy as np
 
 from vit.writing import atomic, for_spreadsheet
 
+FILE = "predictions.npz"
+"""Of a run: those of its final score, without sets, the `split`, and `thresholds` if any."""
 CSV_TOP = 5
 THRESHOLD = 0.5
 """Probability above which a class is predicted in multi-label data, where none was chosen."""

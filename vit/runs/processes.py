@@ -172,7 +172,7 @@ class ChildrenAlive(Callback):
 
 @contextmanager
 def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
-    """Work of all processes; none is left behind. ProcessLost if another process has ended."""
+    """Work of all processes, of which the first goes on alone. ProcessLost if another has ended."""
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
         try:
             with alive.watching(trainer):
@@ -189,6 +189,8 @@ def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
                     f"{trainer.global_step}{why}"
                 ) from error
             raise
+        if dist.is_initialized():
+            dist.destroy_process_group()  # each is alone from here on
         _end(alive.children)
         failed = [child for child in alive.children if child.returncode]
         if failed:

@@ -34,7 +34,8 @@ def read_summary(run: Path) -> dict[str, Any]:
     file = run / SUMMARY
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        check_types(file, content, finished=bool | None, metrics=dict | None, splits=dict | None)
+        groups = dict.fromkeys(("metrics", "splits", "finishers"), dict | None)
+        check_types(file, content, finished=bool | None, **groups)
         metrics = content.get("metrics") or {}
         check_types(f"{file}: metrics", metrics, **dict.fromkeys(metrics, int | float))
     except FileNotFoundError:

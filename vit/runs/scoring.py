@@ -16,8 +16,6 @@ from vit.runs.predictions import Predictions
 from vit.training.parts import from_all_processes
 
 TOP = 5
-COVERAGES = (0.8, 0.9, 0.95)
-"""For which a report counts sets."""
 
 
 class CollectPredictions(Callback):

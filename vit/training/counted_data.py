@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
+from vit import signals
 from vit.console import Meter
 
 Split = Literal["train", "val", "test"]
@@ -53,19 +54,27 @@ def counting_data(trainer: Trainer) -> CountedData | None:
 
 
 def logits_of(
-    trainer: Trainer, network: nn.Module, split: Split, limit: int | None = None
+    trainer: Trainer,
+    network: nn.Module,
+    split: Split,
+    limit: int | None = None,
+    *,
+    until_signal: bool = False,
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """float32 logits `b k`, labels, and places in the split `b` on the CPU, of this process's
-    batches of at most `limit` images."""
+    batches of at most `limit` images; `until_signal`: of those before a signal."""
     data = counting_data(trainer)
     assert data is not None
     device, training, outputs = trainer.strategy.root_device, network.training, []
     dtype = next(network.parameters()).dtype
     total = min(limit or 2**63, data.expected_images(split)) / trainer.world_size
-    meter = Meter(f"features of {split}", total, "img")
+    shown = trainer.progress_bar_callback is not None
+    meter = Meter(f"features of {split}", total, "img", shown=shown)
     network.eval()
     with meter, torch.inference_mode():
         for images, labels, places in data.evaluation_loader(split, limit=limit):
+            if until_signal and signals.received():  # the run ends before a part is used
+                break
             meter.advance(len(images))
             pixels = data.preprocess.normalize(images.to(device)).to(dtype)
             # Also of no image, as all processes gather the shards of a network.

@@ -177,10 +177,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """Facts about the outputs that go with a saved model."""
         return {"multilabel": False}
 
-    def examples(self, data: Any, split: str) -> dict[str, Any] | None:
-        """Pictures for the report; None without any."""
-        return None
-
     def headline(self, split: str, metrics: dict[str, float]) -> str:
         """The main result on a split, where there are no predictions to count."""
         return f"{split} loss  {metrics[f'{split}/loss']:.4f}"

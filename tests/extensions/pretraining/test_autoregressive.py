@@ -221,7 +221,7 @@ def test_without_a_mask_the_encoder_is_as_before(make: Make) -> None:
 
 def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
     model = make()
-    model.corruption = lambda images, indices=None: of_prefix(model, 5, 12)
+    model.corruption = lambda *_: of_prefix(model, 5, 12)
     pixels = torch.randint(0, 256, (2, 3, 16, 16))
     pictures = model.pictures((pixels.float() / 255 - 0.5) / 0.5, torch.tensor([3, 8]))
     assert torch.equal(pictures["true"], pixels)

@@ -92,7 +92,7 @@ def test_a_run_gets_its_pictures_predictions_and_report(
     write(run_dir, answer(multilabel=multilabel)[0], digit)
     after = {file.name: file for file in run_dir.iterdir()}
     assert after.keys() - before.keys() == {
-        "predictions.csv", "worst.png", "curves.png", picture, "report.html"
+        "worst.png", "curves.png", picture, "report.html"
     }  # fmt: skip
     assert all(after[name].read_bytes() == content for name, content in before.items())
     for name in ("worst.png", "curves.png", picture):

@@ -20,13 +20,14 @@ from tests.extensions.trust.test_measuring import with_val
 from tests.killing import in_child, killed_at
 from vit import writing
 from vit.cli.main import main
+from vit.confidence import TRUST
 from vit.extensions.trust.rejection import Choice
-from vit.extensions.trust.trust import FILE, Trust
+from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import SCORES
 from vit.runs.directory import locked
 from vit.weights.sealed import read_sealed
 
-STORED = Path("run/model", FILE)
+STORED = Path("run/model", TRUST)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from PIL import Image
 
 import vit as package
 from tests.command import TINY, Vit, saved
+from vit.confidence import TRUST
 from vit.data.decode import open_image
-from vit.extensions.trust.trust import FILE, Trust
+from vit.extensions.trust.trust import Trust
 
 
 def with_splits(photos: Path) -> Path:
@@ -201,5 +202,5 @@ def test_a_model_without_scores_and_a_share_above_one_are_one_line(
     vit: Vit, photos: Path, share: str, reason: str
 ) -> None:
     done = vit("classify", saved(Path("model")), photos, "--unknown", share)
-    assert done.status == 2 and done.out == "" and not Path("model", FILE).exists()
+    assert done.status == 2 and done.out == "" and not Path("model", TRUST).exists()
     assert reason in done.err.splitlines()[-1]

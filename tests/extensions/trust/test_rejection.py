@@ -6,8 +6,9 @@ import torch
 from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
-from vit.extensions.trust.rejection import DEFAULT, Labelled, accuracies, choose, risks
+from vit.extensions.trust.rejection import DEFAULT, Labelled, choose, risks
 from vit.logistic import STRENGTHS
+from vit.runs.measuring import accuracies
 
 RANDOM = np.random.default_rng(0)
 

@@ -11,8 +11,9 @@ from PIL import Image
 
 import vit
 from tests.command import saved
+from vit.confidence import TRUST
 from vit.errors import UserError
-from vit.extensions.trust.trust import FILE, Trust
+from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import References, all_scores
 from vit.inference.classifier import Asked
 from vit.weights.sealed import read_sealed, write_sealed
@@ -45,12 +46,12 @@ def test_the_file_comes_back_whole_of_its_weights_or_not_at_all(tmp_path: Path) 
     assert found is not None and found.scores is not None and MEASURED.scores is not None
     assert found.scores.equal(MEASURED.scores)
     assert (found.measured_on, found.images) == ("validation images", 19)
-    whole = (folder / FILE).read_bytes()
+    whole = (folder / TRUST).read_bytes()
     for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-9], b"{}"):
-        (folder / FILE).write_bytes(damaged)
+        (folder / TRUST).write_bytes(damaged)
         with pytest.raises(UserError, match=r"trust\.safetensors is damaged; delete it"):
             vit.load(folder).predict(pictures(1), coverage=0.8)
-    (folder / FILE).write_bytes(whole)
+    (folder / TRUST).write_bytes(whole)
     saved(folder, [*CLASSES, "ibex"])
     assert Trust.read(folder) is None  # of the weights that lay there before
 
@@ -111,18 +112,18 @@ def test_sets_are_of_the_scores_that_were_measured(tmp_path: Path) -> None:
 
 def rewritten(folder: Path, change: Any) -> None:
     """The file with another text and other tensors, under a seal of its own."""
-    tensors, text = read_sealed(folder / FILE)
+    tensors, text = read_sealed(folder / TRUST)
     about = json.loads(text)
     change(about, tensors)
-    write_sealed(folder / FILE, tensors, json.dumps(about))
+    write_sealed(folder / TRUST, tensors, json.dumps(about))
 
 
 def test_the_seal_covers_the_text(tmp_path: Path) -> None:
     MEASURED.write(model(tmp_path))
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / TRUST).read_bytes()
     for before, after in ((b"2.5", b"7.5"), (b"validation", b"Validation")):
         assert whole.count(before) == 1
-        (tmp_path / FILE).write_bytes(whole.replace(before, after))
+        (tmp_path / TRUST).write_bytes(whole.replace(before, after))
         with pytest.raises(UserError, match=r"trust\.safetensors is damaged; delete it"):
             vit.load(tmp_path).predict(pictures(1), unknown=0.5)
 

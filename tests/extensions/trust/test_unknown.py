@@ -9,8 +9,9 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
+from vit.confidence import energy
 from vit.extensions.trust.trust import Trust
-from vit.extensions.trust.unknown import SCORES, References, all_scores, energy, unlikeness
+from vit.extensions.trust.unknown import SCORES, References, all_scores, unlikeness
 
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.integers(0, 5, 400)

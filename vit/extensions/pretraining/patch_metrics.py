@@ -3,6 +3,7 @@
 Shapes: b batch, m corrupted patches an image, o answers a patch, k classes.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -82,3 +83,19 @@ class PatchMetrics(SplitMetrics):
         if self.right is not None:
             scores["acc1"] = self.right.compute()
         return {**scores, **self.constant.compute()}
+
+
+def constant_note(split: str, metrics: Mapping[str, float]) -> str:
+    """What constant predictions reach, in words."""
+    notes = []
+    if f"{split}/constant_loss" in metrics:
+        constant = metrics[f"{split}/constant_loss"]
+        notes.append(f"The best constant prediction has a loss of {constant:.4f}.")
+    if f"{split}/constant_acc1" in metrics:
+        shares = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
+        right, most = (f"{100 * share:.1f}\N{NO-BREAK SPACE}%" for share in shares)
+        notes.append(
+            f"{right} of the colours are right; always answering the most frequent one would be "
+            f"right for {most}."
+        )
+    return " ".join(notes)

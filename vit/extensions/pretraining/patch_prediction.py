@@ -6,10 +6,8 @@ Shapes: b batch, h w pixels, n patches, m predicted patches an image, o answers 
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
@@ -23,7 +21,7 @@ from vit.extensions.pretraining.masking import (
     rows,
     to_bytes,
 )
-from vit.extensions.pretraining.patch_metrics import PatchMetrics
+from vit.extensions.pretraining.patch_metrics import PatchMetrics, constant_note
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
 from vit.seeds import step_seed
@@ -34,9 +32,6 @@ from vit.training.network_training import NetworkTraining, build_network, defaul
 from vit.training.schedules import Schedule
 
 Pair = tuple[Tensor, Tensor]
-
-EXAMPLES = 8
-"""Images that the report shows."""
 
 
 class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
@@ -169,15 +164,18 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         size = (images.shape[-2], images.shape[-1])
         return to_bytes(from_patches(targets, size), self.mean, self.std)
 
-    def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
-        """Drawn for the step, or, for an evaluation, from the data's seed and `indices`."""
+    def corruption(
+        self, images: Tensor, indices: Tensor | None = None, seed: int | None = None
+    ) -> Corruption:
+        """Drawn for the step, or, for an evaluation, from `indices` and the data's `seed`, by
+        default that of the Trainer's data."""
         p = self.model.patch_size
         shape = (self.numbers, (images.shape[-2] // p) * (images.shape[-1] // p))
         if indices is None:
             seeds = (self.draws or batch_draws(len(images))).image_seeds()
         else:
-            data = counting_data(self.trainer)
-            seed = 0 if data is None else data.seed
+            data = None if seed is not None else counting_data(self.trainer)
+            seed = data.seed if data is not None else seed or 0
             seeds = [step_seed(seed, index, -1) for index in indices.tolist()]
         generator = torch.Generator()
         drawn = [torch.rand(shape, generator=generator.manual_seed(seed)) for seed in seeds]
@@ -186,15 +184,15 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
 
     @torch.inference_mode()
     def pictures(
-        self, images: Float[Tensor, "b 3 h w"], indices: Tensor
+        self, images: Float[Tensor, "b 3 h w"], indices: Tensor, seed: int | None = None
     ) -> dict[str, Int[Tensor, "b _ h w"]]:
         """Whole numbers from 0 to 255: `images`, `seen`, `predicted` and `true` colours.
 
         `seen` is gray in masked patches; `corrupted` is 1 in corrupted patches, else 0. The
-        arguments are normalised images and their places in the set.
+        arguments are normalised images, their places in the set, and the seed of `corruption`.
         """
         patch_size, size = self.model.patch_size, (images.shape[-2], images.shape[-1])
-        corruption, targets = self.corruption(images, indices), self.targets(images)
+        corruption, targets = self.corruption(images, indices, seed), self.targets(images)
         pixels = to_bytes(images, self.mean, self.std)
         parts = patch_pixels(pixels, patch_size)
         gray = torch.full_like(parts[0, 0], 128)
@@ -210,33 +208,8 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
         }
 
-    def examples(self, data: Any, split: str) -> dict[str, Any] | None:
-        """`pictures` of some images of a split, spread over it; None if none can be read.
-
-        uint8 `n h w 3`; `corrupted` is bool `n h w`; and the caption.
-        """
-        number, opened = len(data.image_set(split)), {}
-        for index in np.linspace(0, number - 1, min(EXAMPLES, number)).round().astype(int).tolist():
-            with suppress(UserError):  # with on_error=skip the run left it out, too
-                opened[index] = data.preprocess(data.open_image(split, index))
-        if not opened:
-            return None
-        images = data.preprocess.normalize(torch.stack(list(opened.values()))).to(self.device)
-        pictures = self.eval().pictures(images, torch.tensor(list(opened)))
-        arrays = {
-            name: values.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()
-            for name, values in pictures.items()
-        }
-        corrupted = arrays["corrupted"][..., 0] > 0
-        return {**arrays, "corrupted": corrupted, "caption": self.caption}
-
     def headline(self, split: str, metrics: dict[str, float]) -> str:
-        from vit.extensions.reports.pretraining import (
-            pretraining_headline,  # heavy: imports matplotlib
-        )
-
-        _, loss, note = pretraining_headline(split, metrics)
-        return f"{split} loss  {loss}\n{note}".rstrip()
+        return f"{super().headline(split, metrics)}\n{constant_note(split, metrics)}".rstrip()
 
     def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""

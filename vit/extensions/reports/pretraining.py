@@ -5,7 +5,6 @@ Shapes: n images, h w pixels.
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from matplotlib.figure import Figure
 from vit.extensions.reports.drawing import LIGHT, PIXEL_ART, Theme, new_figure, tiled
 from vit.extensions.reports.page import plot
 from vit.extensions.reports.report import SPLIT_NAMES, write_page
-from vit.extensions.reports.wording import percent
 from vit.writing import write_bytes
 
 COLUMNS = ("image", "seen", "predicted", "true")
@@ -37,28 +35,13 @@ class Examples:
     """What is seen from left to right."""
 
 
-def pretraining_headline(split: str, metrics: Mapping[str, float]) -> tuple[str, str, str]:
-    """Name, value and note of the main result: the loss, and those of constant predictions."""
-    notes = []
-    if f"{split}/constant_loss" in metrics:
-        constant = metrics[f"{split}/constant_loss"]
-        notes.append(f"The best constant prediction has a loss of {constant:.4f}.")
-    if f"{split}/constant_acc1" in metrics:
-        right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
-        notes.append(
-            f"{percent(right)} of the colours are right; always answering the most frequent one "
-            f"would be right for {percent(most)}."
-        )
-    return f"{SPLIT_NAMES[split]} loss", f"{metrics[f'{split}/loss']:.4f}", " ".join(notes)
-
-
-def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> None:
+def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note: str) -> None:
     """Writes curves.png, masked_patches.png (of `examples`) and report.html.
 
-    Reads summary.json, config.yaml and metrics.csv of the run.
+    Reads summary.json, config.yaml and metrics.csv of the run. `note`: what is said of its loss.
     """
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
-    metrics, colours = summary["metrics"], None
+    loss, colours = summary["metrics"].get(f"{split}/loss"), None
     if examples is not None:
         colours = plot(
             lambda theme: mosaic(examples, theme), "Predicted and true colours", crop=True
@@ -73,7 +56,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
         summary["images"].get(split, 0),
         kind="training without labels",
         about=f"{summary['parameters']:,} parameters · images without labels: {counts}",
-        headline=pretraining_headline(split, metrics) if f"{split}/loss" in metrics else None,
+        headline=None if loss is None else (f"{SPLIT_NAMES[split]} loss", f"{loss:.4f}", note),
         colours=colours,
         caption=examples and examples.caption,
         use_title="Use this encoder",

@@ -95,7 +95,7 @@ def _ordered(present: set[str], titles: Mapping[str, str]) -> list[str]:
 
 def origin(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """(title, rows) of the rest of summary.json: single values, then each group."""
-    elsewhere = ("metrics", "classes", "command", "finished", "unknown")
+    elsewhere = ("metrics", "classes", "command", "finished", "finishers", "unknown")
     rest = {key: value for key, value in summary.items() if key not in elsewhere}
     groups = {key: value for key, value in rest.items() if isinstance(value, Mapping)}
     single = {key: value for key, value in rest.items() if key not in groups}

@@ -1,4 +1,4 @@
-"""The evaluation at the end of a run: predictions.csv, figures and report.html.
+"""The evaluation at the end of a run: figures and report.html.
 
 Shapes: n images, k classes.
 """
@@ -6,7 +6,7 @@ Shapes: n images, k classes.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -26,7 +26,8 @@ from vit.extensions.reports.scores import (
     most_confused,
 )
 from vit.extensions.reports.wording import commands, percent
-from vit.runs.predictions import Predictions, write_csv
+from vit.preprocessing import Preprocess
+from vit.runs.predictions import Predictions
 from vit.writing import atomic, write_bytes
 
 NUM_WORST = 20
@@ -45,6 +46,14 @@ Look = Callable[[Image.Image, int], Image.Image | None]
 """Draws what a model looked at, given an RGB image and the class it said; None if it cannot."""
 
 
+class Glance(Protocol):
+    """A row of the table `glances`."""
+
+    def __call__(self, model: Any, preprocess: Preprocess, /) -> tuple[str, Look] | None:
+        """The name of a method, and what draws it; None for a model that it cannot explain."""
+        ...
+
+
 def write_results(
     run_dir: Path,
     *,
@@ -55,7 +64,7 @@ def write_results(
     thresholds: np.ndarray | None = None,
     look: tuple[str, Look] | None = None,
 ) -> None:
-    """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
+    """Writes the figures and report.html of one evaluation to `run_dir`.
 
     Reads summary.json, config.yaml and metrics.csv of the run. `open_image` takes an entry of
     `predictions.indices`; an image that cannot be opened becomes an empty frame. `thresholds`
@@ -63,7 +72,6 @@ def write_results(
     name, and a function that draws what the model looked at in an error.
     """
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
-    write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
     scores = class_scores(predictions, len(classes), thresholds)
     mistakes = errors(predictions, thresholds)
     wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]

@@ -11,18 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vit.confidence import TRUST
 from vit.console import Meter
 from vit.data.module import ImageData
 from vit.data.sampler import class_by_class
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
-from vit.extensions.trust.rejection import accuracies, choose
-from vit.extensions.trust.trust import FILE, Trust
+from vit.extensions.trust.rejection import choose
+from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import References, all_scores, unlikeness
 from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import known_by, note_seen
 from vit.runs.directory import locked, recorded_options
 from vit.runs.evaluate import data_options
+from vit.runs.measuring import accuracies
 from vit.runs.mistakes import check_given
 from vit.runs.records import read_summary
 
@@ -82,7 +84,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
         "images": len(wrong),
         "measured_on": where,
         "accuracies": accuracies(unlikeness(usual, usual, choice.score), wrong),
-        "file": str(run / "model" / FILE),
+        "file": str(run / "model" / TRUST),
     }
 
 

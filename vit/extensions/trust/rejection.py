@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vit.extensions.trust.unknown import SCORES, References, energy
+from vit.confidence import energy
+from vit.extensions.trust.unknown import SCORES, References
 from vit.logistic import STRENGTHS, minimise
 
 GROUPS = 10
@@ -39,12 +40,6 @@ def risks(scores: Tensor, wrong: Tensor) -> Tensor:
     """(n,) share of `wrong` (n,) among the 1, 2, ... n images of the lowest `scores` (n,)."""
     ordered = wrong[scores.argsort(stable=True)].double()
     return ordered.cumsum(0) / torch.arange(1, len(ordered) + 1)
-
-
-def accuracies(scores: Tensor, wrong: Tensor) -> list[float]:
-    """Accuracy of the 1 %, 2 %, ... 100 % of the images with the lowest `scores` (n,)."""
-    counts = (torch.arange(1, 101) * len(scores) / 100).ceil().long()
-    return (1 - risks(scores, wrong)[counts - 1]).tolist()
 
 
 def choose(train: Labelled, val: Labelled, seed: int = 0) -> Choice:

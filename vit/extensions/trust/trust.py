@@ -4,21 +4,18 @@ Shapes: n images of the measurement, b images, k classes.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
 
-from vit.confidence import cut, set_scores
+from vit.confidence import TRUST, cut, set_scores
 from vit.errors import POSITIVE, UserError, check_range, check_types
 from vit.extensions.trust.unknown import SCORES, References, all_scores, outside
 from vit.preprocessing import check_choice
 from vit.weights.sealed import fingerprint, read_sealed, write_sealed
 from vit.weights.weight_file import read_json
-
-FILE = "trust.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +45,6 @@ class Trust:
     directions: Tensor | None = None
     centre: Tensor | None = None
     means: Tensor | None = None
-
-    def cuts(self, coverages: Iterable[float]) -> dict[float, float]:
-        """The cut of `vit.confidence.set_scores` for each coverage that there are images for."""
-        if self.scores is None:
-            return {}
-        return {c: cut(self.scores, c) for c in coverages if self.images + 1 >= 1 / (1 - c) - 1e-9}
 
     def sets(self, logits: Tensor, coverage: float) -> Tensor:
         """True `b k` for the classes in each image's set, from its logits `b k`.
@@ -95,7 +86,7 @@ class Trust:
         tensors = ("scores", "usual", *(field.name for field in fields(References)))
         types: dict[str, Any] = dict.fromkeys(tensors, Tensor | None)
         types |= {"measured_on": str, "images": int, "temperature": float, "unknown": str}
-        check_types(FILE, vars(self), **types)
+        check_types(TRUST, vars(self), **types)
         check_range("temperature", self.temperature, POSITIVE)
         if self.scores is not None and self.scores.shape != (self.images,):
             raise ValueError("scores are one for each image")
@@ -109,7 +100,7 @@ class Trust:
         tensors = {n: v.contiguous() for n, v in vars(self).items() if isinstance(v, Tensor)}
         rest = {name: value for name, value in vars(self).items() if name not in tensors}
         rest["weights"] = read_json(folder / "config.json")["sha256"]
-        write_sealed(folder / FILE, tensors, json.dumps(rest))
+        write_sealed(folder / TRUST, tensors, json.dumps(rest))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -117,7 +108,7 @@ class Trust:
 
         UserError for a damaged file.
         """
-        file = folder / FILE
+        file = folder / TRUST
         if not file.is_file():
             return None
         try:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.confidence import cut
+from vit.confidence import cut, energy
 from vit.errors import UserError
 
 SCORES = ("energy", "neighbours", "mahalanobis")
@@ -92,15 +92,6 @@ class References:
         turned = unit @ self.directions.float() - self.centre
         distance = torch.cdist(turned, self.means.float()).amin(1)
         return {"neighbours": 1 - cosine, "mahalanobis": distance}
-
-
-def energy(logits: Tensor, *, multilabel: bool = False) -> Tensor:
-    """(n,) of logits (n, k): -log sum exp (arXiv:2010.03759, eq. 4, T = 1).
-
-    With several labels per image: - the sum of softplus over the classes (arXiv:2109.00030, eq. 6).
-    """
-    logits = logits.float()
-    return -(F.softplus(logits).sum(1) if multilabel else logits.logsumexp(1))
 
 
 def all_scores(

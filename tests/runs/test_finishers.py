@@ -1,0 +1,214 @@
+"""What is made of a finished run: in its first process alone, at the end, or again on demand."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import TINY, Vit, coloured
+from tests.runs.pair import pair
+from vit.cli.main import main
+from vit.tables import TABLES
+
+TASKS = {
+    "report": ("cifar10", "vit.extensions.reports.finisher", "write_results", "worst.png"),
+    "examples": (
+        "pretrain/masked_patches_cifar10",
+        "vit.extensions.pretraining.finisher",
+        "write_pretraining",
+        "masked_patches.png",
+    ),
+}
+"""Finisher -> recipe, its module, a function that it calls, and a file that it writes."""
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished run of each recipe, and the name of its finisher."""
+    home = tmp_path_factory.mktemp("finished")
+    options = ("--data.root", str(coloured(home / "photos")), *TINY, "--steps=2")
+    recipe = TASKS[request.param][0]
+    assert main(["fit", "-c", recipe, *options, "--run_dir", str(home / "run")]) == 0
+    return request.param, home / "run"
+
+
+@pytest.fixture
+def run(runs: Any, tmp_path: Path) -> tuple[str, Path]:
+    """The name of a finisher, and a copy of a run without what it makes, called run."""
+    name, folder = runs
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    summary = json.loads((copy / "summary.json").read_text())
+    states = summary.pop("finishers")
+    assert states == dict.fromkeys(TABLES["finishers"], "done")
+    (copy / "summary.json").write_text(json.dumps({**summary, "finishers": states | {name: "no"}}))
+    for file in ("report.html", TASKS[name][3]):
+        (copy / file).unlink()
+    return name, copy
+
+
+def states(run: Path) -> dict[str, str]:
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["finished"] is True
+    return summary["finishers"]
+
+
+def breaks(name: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Lets the finisher act so when it writes its page."""
+    _, module, function, _ = TASKS[name]
+    monkeypatch.setattr(f"{module}.{function}", lambda *_, **__: act())
+
+
+def fails() -> None:
+    raise RuntimeError("no\nink")
+
+
+def test_a_failure_is_a_note_and_a_report_is_made_later(
+    run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, folder = run
+    monkeypatch.delenv("VIT_STRICT")
+    with monkeypatch.context() as patch:
+        breaks(name, patch, fails)
+        done = vit("fit", "--run_dir=run")
+        assert done.status == 0 and "run is finished; to train on" in done.out
+        line = f"note: finisher {name} failed: RuntimeError: no ink; `vit report run` tries again"
+        assert line in done.err.splitlines()
+        assert states(folder)[name] == "failed: RuntimeError: no ink"
+        assert vit("report", "run").status == 1
+    done = vit("report", "run")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == f"report         {(folder / 'report.html').resolve().as_uri()}\n"
+    assert states(folder)[name] == "done" and (folder / TASKS[name][3]).is_file()
+    page = folder / "report.html"
+    made = page.stat().st_mtime_ns
+    assert vit("report", "run").status == 0 and page.stat().st_mtime_ns == made
+    assert vit("report", "run", "--all").status == 0 and page.stat().st_mtime_ns > made
+
+
+def test_the_same_command_makes_what_is_missing(run: tuple[str, Path], vit: Vit) -> None:
+    name, folder = run
+    assert vit("fit", "--run_dir=run").status == 0
+    assert states(folder)[name] == "done" and (folder / "report.html").is_file()
+
+
+def test_a_failure_is_the_commands_where_that_is_asked_for(
+    run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(run[0], monkeypatch, fails)
+    done = vit("report", "run")
+    assert done.status == 1 and "unexpected error in vit" in done.err and "no ink" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_finisher_and_leaves_the_run_finished(
+    number: signal.Signals, run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, folder = run
+    monkeypatch.delenv("VIT_STRICT")
+    with monkeypatch.context() as patch:
+        breaks(name, patch, lambda: os.kill(os.getpid(), number))
+        done = vit("fit", "--run_dir=run")
+    assert done.status == 128 + number
+    assert done.err == "stopped; run is finished, and `vit report run` makes the rest\n"
+    assert states(folder)[name] != "done"
+    assert vit("report", "run").status == 0 and states(folder)[name] == "done"
+
+
+def test_a_signal_that_becomes_another_error_is_a_stop(
+    run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except SystemExit:
+            fails()
+
+    monkeypatch.delenv("VIT_STRICT")
+    breaks(run[0], monkeypatch, interrupted)
+    done = vit("report", "run")
+    assert done.status == 143 and "makes the rest" in done.err
+
+
+def test_a_kill_leaves_a_run_that_is_reported_later(
+    run: tuple[str, Path], vit: Vit, deadline: Callable[[float], float]
+) -> None:
+    name, folder = run
+    _, module, function, _ = TASKS[name]
+    code = (
+        f"import os, {module} as it\n"
+        f"it.{function} = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        "from vit.cli.main import main; main(['report', 'run'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder.parent, timeout=deadline(60))
+    assert done.returncode == -9 and states(folder)[name] != "done"
+    assert vit("report", "run").status == 0 and states(folder)[name] == "done"
+
+
+def test_a_report_is_of_a_finished_run(run: tuple[str, Path], vit: Vit) -> None:
+    _, folder = run
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "finished": False}))
+    refused = vit("report", "run")
+    assert refused.status == 2
+    assert "without a finished model; continue it: vit fit --run_dir run" in refused.err
+    refused = vit("report", "rum")
+    assert refused.status == 2 and "is not a run directory" in refused.err
+    assert "did you mean 'run'" in refused.err and not Path("rum").exists()
+
+
+def test_a_report_of_images_that_are_gone_or_changed_names_them_alone(
+    vit: Vit, photos: Path
+) -> None:
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=2", "--run_dir=run")
+    assert done.status == 0 and "shows no images" not in done.err
+    for path in [*photos.rglob("*.jpg")]:
+        path.rename(path.with_name(f"{path.stem}{path.parent.name}.jpg"))
+    changed = vit("report", "run", "--all")
+    assert changed.err == "note: the report shows no images of test: they have changed\n"
+    photos.rename("moved")
+    gone = vit("report", "run", "--all")
+    assert "note: the report shows no images of test: " in gone.err
+    assert changed.status == gone.status == 0
+    assert "Confusion" in Path("run/report.html").read_text(encoding="utf-8")
+
+
+SEEN = """\
+import atexit, os, sys
+import vit.runs.fit as page
+finish, rank = page.finish, os.environ.get("RANK", "0")
+NAMES = ("vit.extensions.reports", "vit.extensions.inspection")
+def loaded():
+    return [name for name in sys.modules if name.startswith(NAMES)]
+def finishing(*given):
+    result = finish(*given)
+    assert not loaded(), loaded()
+    return result
+page.finish = finishing
+def at_the_end():
+    import torch.distributed as dist
+    print(f"rank {rank}: {len(loaded())} files, {dist.is_initialized()}", file=sys.stderr)
+atexit.register(at_the_end)
+"""
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_finishers_run_in_the_first_of_two_processes_after_they_have_parted(
+    name: str, tmp_path: Path, photos: Path, deadline: Callable[[float], float]
+) -> None:
+    shared = ("fit", "-c", TASKS[name][0], *TINY, f"--data.root={photos}", "--run_dir=run")
+    shared += ("--steps=2", "--trainer.devices=2", "--trainer.strategy=ddp")
+    both = pair(tmp_path, shared, seconds=deadline(120), before=SEEN)
+    for done in both:
+        assert done.status == 0, done.err
+    first, second = (done.err.splitlines()[-1] for done in both)
+    assert first.startswith("rank 0: ") and first.endswith(" files, False")
+    assert not first.startswith("rank 0: 0 files")
+    assert second == "rank 1: 0 files, False"
+    assert states(tmp_path / "run") == dict.fromkeys(TABLES["finishers"], "done")

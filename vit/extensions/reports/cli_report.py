@@ -1,0 +1,39 @@
+"""`vit report`: what finishers make of a run, where it is not done."""
+
+import shlex
+from pathlib import Path
+
+from vit.cli.arguments import OneLineParser
+from vit.console import show
+from vit.errors import UserError, did_you_mean_beside
+
+DESCRIPTION = """\
+Makes the report of a finished run: report.html, its pictures, and what installed packages add. What
+is done stays as it is."""
+
+
+def run(args: list[str]) -> int:
+    """Calls the finishers; exit status 1 where one has failed."""
+    parser = OneLineParser(prog="vit report", description=DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", help="a finished run")
+    parser.add_argument("--all", action="store_true", help="make again what is done, too")
+    options = parser.parse_args(args)
+    folder = Path(options.run).expanduser()
+
+    from vit.runs.directory import locked  # heavy: imports lightning
+    from vit.runs.finishers import finish_rest
+    from vit.runs.records import is_run, read_summary
+
+    if not is_run(folder):
+        near = did_you_mean_beside(str(folder))
+        raise UserError(f"{folder} is not a run directory: it has no config.yaml of a run{near}")
+    with locked(folder, way=""):
+        if read_summary(folder).get("finished") is not True:
+            command = f"vit fit --run_dir {shlex.quote(str(folder))}"
+            raise UserError(f"{folder} is a run without a finished model; continue it: {command}")
+        finish_rest(folder, again=options.all)
+    page = folder / "report.html"
+    if page.is_file():
+        show(f"report         {page.resolve().as_uri()}")
+    states = read_summary(folder).get("finishers") or {}
+    return int(any(state != "done" for state in states.values()))

@@ -1,0 +1,82 @@
+"""The finisher `report`: the pictures and the page of a run with labels."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vit.console import note
+from vit.errors import UserError
+from vit.extensions.reports.first_batch import draw_first_batch
+from vit.extensions.reports.results import Glance, write_results
+from vit.runs import first_batch
+from vit.runs.directory import recorded_options
+from vit.runs.evaluate import Subject
+from vit.runs.predictions import FILE, Predictions
+from vit.runs.records import read_summary
+from vit.tables import objects
+
+
+class Scored(Subject):
+    """A run and the images that it has scored, of which nothing needs to be said."""
+
+    def _note_images(self, other: bool) -> None: ...
+
+
+def finish(run: Path) -> None:
+    """Draws first_batch.png, and the final score of a run that has one."""
+    summary = read_summary(run)
+    if (run / first_batch.FILE).is_file():
+        draw_first_batch(run, _arrays(run / first_batch.FILE), summary["classes"])
+    if (run / FILE).is_file():
+        _draw_score(run, _arrays(run / FILE), summary)
+
+
+def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> None:
+    split, thresholds = str(values.pop("split")), values.pop("thresholds", None)
+    open_image, look = _nothing, None
+    values |= {"names": values["names"].tolist()}
+    values |= {"sets": (summary.get("confidence") or {"sets": []})["sets"]}
+    subject = subject_of(run, split)
+    if subject is not None:
+        open_image = partial(subject.data.open_image, subject.split)
+        network: Any = subject.build_model().model
+        glances: list[Glance] = [*objects("glances").values()]
+        looks = (glance(network, subject.data.preprocess) for glance in glances)
+        look = next((each for each in looks if each is not None), None)
+    write_results(
+        run,
+        split=split,
+        classes=summary["classes"],
+        predictions=Predictions(**values),
+        thresholds=thresholds,
+        open_image=open_image,
+        look=look,
+    )
+
+
+def _arrays(file: Path) -> dict[str, Any]:
+    with np.load(file) as content:
+        return dict(content)
+
+
+def subject_of(run: Path, split: Any) -> Subject | None:
+    """The run and its images; None where they were objects of Python, and, with a note, where they
+    are no longer those that the run has scored."""
+    if "images" in (recorded_options(run).get("own") or ()):
+        return None
+    why = "they have changed"
+    try:
+        subject = Scored(run, split, [])
+        if subject.data.digests[split] == read_summary(run)["splits"][split]:
+            return subject
+    except UserError as error:
+        why = str(error)
+    note(f"the report shows no images of {split}: {why}")
+    return None
+
+
+def _nothing(index: int) -> Image.Image:
+    raise FileNotFoundError(index)
