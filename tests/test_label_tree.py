@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from vit.extensions.trust.trust_answers import deepest
 from vit.label_tree import LabelTree, inner_class, node_path
 
 CLASSES = ["animal/bird/gull", "animal/bird/petrel", "animal/cat", "ship"]
@@ -22,7 +23,7 @@ SURE = [0.25, 0.5, 0.125, 0.125]
     ],
 )
 def test_the_answer_is_the_deepest_node_above_the_confidence(confidence, answer):
-    assert LabelTree(CLASSES).answers(torch.tensor([SURE]), confidence) == [answer]
+    assert [*deepest(LabelTree(CLASSES), torch.tensor([SURE]), confidence)] == [answer]
 
 
 def test_a_class_of_the_first_level_is_an_answer_of_the_last_one():
@@ -48,7 +49,7 @@ def test_random_trees_are_answered_and_scored_as_by_sets_of_names(dtype):
             below = [k for k, name in enumerate(classes) if f"{name}/".startswith(f"{node}/")]
             return table[row, below].sum()
 
-        for row, (answer, value) in enumerate(tree.answers(probabilities, 0.6)):
+        for row, (answer, value) in enumerate(deepest(tree, probabilities, 0.6)):
             above = [node for node in nodes if total(row, node) > 0.6]
             assert answer == max(above, key=lambda n: n.count("/"), default="")
             assert value == (pytest.approx(min(total(row, answer), 1)) if answer else 1)

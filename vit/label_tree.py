@@ -68,13 +68,3 @@ class LabelTree:
         """The summed probabilities of `best`, and whether its node is above the label `b`."""
         values, places = self.best(probabilities)
         return values, places == self._of_class[:, labels.cpu()].T
-
-    def answers(self, probabilities: "Tensor", confidence: float) -> list[tuple[str, float]]:
-        """Of each row `k` the deepest node above `confidence` and its probability; ("", 1) if none
-        is, for the root."""
-        values, places = self.best(probabilities)
-        levels = ((values > confidence).sum(1) - 1).tolist()  # they fall from level to level
-        return [
-            (self.nodes[level][int(place[level])], float(value[level])) if level >= 0 else ("", 1.0)
-            for value, place, level in zip(values, places, levels, strict=True)
-        ]

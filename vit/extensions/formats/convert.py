@@ -9,7 +9,7 @@ import torch
 from vit.errors import UserError
 from vit.extensions.formats.exporting import without_temperature
 from vit.extensions.formats.hub import fetch, is_address
-from vit.tables import objects
+from vit.tables import resolve, rows
 from vit.weights.formats import NativeInfo
 from vit.weights.names import TRAINED_ON, record_of
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
@@ -44,7 +44,7 @@ def convert(
     UserError for a model that the library does not have, and for a destination of the wrong kind,
     a run, or one that holds a model, without `overwrite`.
     """
-    formats = objects("formats")
+    formats = {name: resolve(row) for name, row in rows("formats").items()}
     if to not in formats:
         raise UserError(f"format {to!r} is not one of {', '.join(formats)}")
     target, suffix = Path(destination), formats[to].suffix

@@ -31,7 +31,7 @@ from vit.data.decode import ImageError, NamedBytes
 from vit.data.folder import Part, class_of
 from vit.data.items import Kind, Opened
 from vit.data.loaders import range_loader
-from vit.data.scan import LITTER, image_extensions
+from vit.data.scan import EXTENSIONS, LITTER
 from vit.data.settings import Reading
 from vit.data.sources import SPLIT_WORDS, PathList, SplitName
 from vit.errors import UserError
@@ -321,7 +321,7 @@ def index_of(shard: str, path: Path | None = None) -> Index:
                 content: Any = tar.extractfile(member) if member.isreg() else None
                 if content is None:
                     left_out += [] if member.isdir() else ["links"]
-                elif f".{kind}" in image_extensions():
+                elif f".{kind}" in EXTENSIONS:
                     digest = zlib.crc32(content.read())
                     images.append((key, name, member.offset_data, member.size, digest))
                 elif kind == "cls":

@@ -22,8 +22,9 @@ import torch.distributed as dist
 
 from vit.console import note, say
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import PathList, Splits, images_digest
+from vit.data.sources import PathList, Splits
 from vit.errors import UserError
+from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import protocols
 from vit.extensions.transfer.protocols import Protocol
 from vit.extensions.transfer.transfer_table import VTAB, Row, Trial, to_json, to_markdown

@@ -1,16 +1,18 @@
 """Sets, "none of these", and nodes of a tree in predictions: rows of the table `answers`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vit.confidence import cut
-from vit.errors import BELOW_ONE, INSIDE_ONE, UserError
+from vit.errors import BELOW_ONE, Range, UserError
 from vit.extensions.trust.trust import Trust
 from vit.inference.classifier import Classifier
 from vit.label_tree import LabelTree
+
+INSIDE_ONE = Range("in (0, 1)", lambda value: 0 < value < 1)
 
 
 class Coverage:
@@ -85,13 +87,25 @@ class Confidence:
     def __call__(
         self, logits: Tensor, features: Tensor | None, probabilities: Tensor
     ) -> Iterable[tuple[str, float]]:
-        return self._tree.answers(probabilities, self._confidence)
+        return deepest(self._tree, probabilities, self._confidence)
 
     @staticmethod
     def line(row: Mapping[str, Any]) -> str | None:
         if not row["answer"]:
             return "answer: none"
         return f"answer: {row['answer']} ({row['answer_probability']:.1%})"
+
+
+def deepest(
+    tree: LabelTree, probabilities: Tensor, confidence: float
+) -> Iterator[tuple[str, float]]:
+    """Of each row `k` the deepest node above `confidence` and its probability; ("", 1) if none is,
+    for the root."""
+    values, places = tree.best(probabilities)
+    levels = ((values > confidence).sum(1) - 1).tolist()  # they fall from level to level
+    for value, place, level in zip(values, places, levels, strict=True):
+        node = tree.nodes[level][int(place[level])]
+        yield (node, float(value[level])) if level >= 0 else ("", 1.0)
 
 
 def _measured(
