@@ -65,6 +65,6 @@ def _open(path: str, channels: int | None) -> int:
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # size, damaged EXIF fields
             with Image.open(path) as image:
-                return image.getextrema()[1] if image.mode.startswith("I;16") else 0
+                return int(np.asarray(image).max()) if image.mode.startswith("I;16") else 0
     open_input(path, channels)  # says what is wrong
     return 0

@@ -85,8 +85,7 @@ class Subject:
                 f"vit fit -c probe --data LABELLED --pretrained {run}"
             )
         other = any(arg.startswith("--data.root") for arg in args)
-        if not other:
-            check_given(self.recorded.get("own"), "images")
+        check_given([] if other else self.recorded.get("own"), "images")
         options = _options(run, self.recorded, args if exported is None else [*ON_CPU, *args])
         self.trainer = options.trainer
         self._of_model = options.get("model") or self.recorded["model"]
@@ -105,10 +104,8 @@ class Subject:
             self._check_labels()
         self.split: SplitName = split or self._default_split(other)
         self.data.image_set(self.split)  # an error before anything runs
-        if not other and self.split != "train":
-            self._note_changes()
         if other or self.split != "train":
-            note_seen(run, self.data.image_set(self.split), self.split)
+            self._note_images(other)
 
     def _read_as(self, other: bool) -> None:
         info = inspect_pretrained(str(self.weights))
@@ -124,18 +121,19 @@ class Subject:
         try:
             _ = self.data.splits
         except UserError as error:
-            command = (
-                f"vit classify {shlex.quote(str(self.run))} {shlex.quote(str(self.data.root))}"
-            )
+            run, root = (shlex.quote(str(place)) for place in (self.run, self.data.root))
+            command = f"vit classify {run} {root}"
             raise UserError(f"{error}; for photos without labels: {command}") from error
 
-    def _note_changes(self) -> None:
-        before = (read_summary(self.run).get("splits") or {}).get(self.split)
-        if before not in (None, self.data.digests[self.split]):
+    def _note_images(self, other: bool) -> None:
+        """Notes images that are no more those of the run, and those that its weights learned."""
+        before = None if other else (read_summary(self.run).get("splits") or {}).get(self.split)
+        if before is not None and before != self.data.digests[self.split]:
             note(
                 f"the images of {self.split} are not those of when the run was made; images that "
                 "it was trained on may be among them"
             )
+        note_seen(self.run, self.data.image_set(self.split), self.split)
 
     def _default_split(self, other: bool) -> SplitName:
         splits = self.data.splits
