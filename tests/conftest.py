@@ -93,11 +93,11 @@ def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleTyp
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Indices and downloads of a test go into its own folder."""
     with tempfile.TemporaryDirectory(prefix="cache-") as cache:
         monkeypatch.setenv("XDG_CACHE_HOME", cache)
         monkeypatch.delenv("VIT_CACHE", raising=False)
         # Published weights come from a server of the test's own, or not at all.
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        yield
+        yield Path(cache)

@@ -116,6 +116,23 @@ def test_a_missing_module_is_one_line_without_torch(
     )
 
 
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("greeting:greet", "greeting:greet: greeting has no greet; install its package again"),
+        ("greeting:run", "greeting:run is no vit.data.roots.Source with all of its methods"),
+        ("greeting:Lists", "greeting:Lists is no vit.data.roots.Source with all of its methods"),
+    ],
+    ids=["no object", "no class", "no takes"],
+)
+def test_a_row_of_something_else_is_one_line(row: str, problem: str, tmp_path: Path) -> None:
+    install(tmp_path, f"sources.lists = {row}")
+    with (tmp_path / "greeting.py").open("a") as file:
+        file.write("from vit.data.roots import Source\n\nclass Lists(Source):\n    pass\n")
+    status, _, error = run(tmp_path, "data", "check", "my-lists")
+    assert (status, error) == (2, f"vit: {problem}\n")
+
+
 def test_a_library_that_a_row_needs_is_not_taken_for_its_module(tmp_path: Path) -> None:
     install(tmp_path, "commands.greet = greeting:run")
     (tmp_path / "greeting.py").write_text("import there_is_none\n")

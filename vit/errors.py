@@ -108,7 +108,6 @@ AT_LEAST_ONE = Range("at least 1", lambda value: value >= 1)
 SHARE = Range("in [0, 1]", lambda value: 0 <= value <= 1)
 BELOW_ONE = Range("in [0, 1)", lambda value: 0 <= value < 1)
 ABOVE_ZERO = Range("in (0, 1]", lambda value: 0 < value <= 1)
-INSIDE_ONE = Range("in (0, 1)", lambda value: 0 < value < 1)
 
 
 def check_range(name: str, value: Any, allowed: Range) -> None:

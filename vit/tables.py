@@ -1,7 +1,6 @@
 """What is added to the core, as strings: a row is "module:object", imported on use.
 
-An installed package adds rows of its own by entry points of the group `vit.extensions`, whose names
-are TABLE.NAME, without a change to this file:
+An installed package adds rows of its own by entry points, whose names are TABLE.NAME:
 
     [project.entry-points."vit.extensions"]
     "sources.npz" = "vit_npz:NpzFolder"
@@ -12,11 +11,13 @@ Readable without torch.
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from inspect import isabstract, isclass
+from typing import Any, TypeVar
 
 from vit.errors import UserError
 
 GROUP = "vit.extensions"
+Kind = TypeVar("Kind")
 
 TABLES: dict[str, dict[str, str]] = {
     # Word after `vit` -> function of the other words, which returns the exit status.
@@ -54,14 +55,14 @@ TABLES: dict[str, dict[str, str]] = {
         "mae": "vit.extensions.pretraining.masked_autoencoder:MaskedAutoencoder",
         "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
     },
-    # Asked in this order, and after them the folder of class folders.
+    # Words, one of which is in a root or in the name of a file there -> vit.data.roots.Source.
     "sources": {
-        "vtab": "vit.extensions.transfer.vtab_source:VtabTask",
-        "shards": "vit.extensions.sources.kinds:Shards",
-        "lists": "vit.extensions.sources.kinds:Lists",
-        "own": "vit.extensions.sources.kinds:Objects",
+        "train800val200.txt": "vit.extensions.transfer.vtab_source:VtabTask",
+        ".tar .parquet * ://": "vit.extensions.sources.kinds:Shards",
+        ".csv .tsv .parquet .pq": "vit.extensions.sources.kinds:Lists",
+        "tuple": "vit.extensions.sources.kinds:Objects",
     },
-    # Asked in this order for images that are not RGB; all others are Pillow's.
+    # Asked, installed packages' first, for images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.sources.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->
     # vit.weights.formats.Format.
@@ -178,11 +179,6 @@ def rows(table: str) -> dict[str, str]:
     return named
 
 
-def objects(table: str) -> dict[str, Any]:
-    """Name -> what its row names, imported."""
-    return {name: resolve(row) for name, row in rows(table).items()}
-
-
 def lines(table: str) -> dict[str, str]:
     """Name -> its line in the help: ours, or the summary of the package that adds it."""
     texts = {name: HELP[table].get(name, "") for name in rows(table)}
@@ -202,14 +198,30 @@ def installed(table: str) -> list[tuple[str, EntryPoint]]:
     return [(e.name[len(table) + 1 :], e) for e in entries if e.name.startswith(f"{table}.")]
 
 
+class NotInstalled(UserError):
+    """The module of a row is missing."""
+
+
+def made(row: str, kind: type[Kind]) -> Kind:
+    """An object of the class that a row names. UserError for one that is no whole `kind`."""
+    entry = resolve(row)
+    if isclass(entry) and issubclass(entry, kind) and not isabstract(entry):
+        return entry()
+    raise UserError(f"{row} is no {kind.__module__}.{kind.__name__} with all of its methods")
+
+
 def resolve(row: str) -> Any:
-    """The object that a row names. UserError if its module is not there."""
+    """The object that a row names. NotInstalled without its module, UserError without it there."""
     module, _, name = row.partition(":")
     try:
         return getattr(import_module(module), name)
+    except AttributeError as error:
+        if error.name != name:
+            raise
+        raise UserError(f"{row}: {module} has no {name}; install its package again") from error
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # a library that the module needs
-        raise UserError(
+        raise NotInstalled(
             f"{row} is not installed: there is no {error.name}; install its package again"
         ) from error

@@ -1,4 +1,4 @@
-"""Small trees of JPEG files, PNG files by their specification, and a cache of the test's own."""
+"""Small trees of JPEG files, and PNG files by their specification."""
 
 import struct
 import zlib
@@ -9,14 +9,6 @@ import pytest
 from PIL import Image
 
 MakeTree = Callable[[Path, dict[str, int]], Path]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    cache = tmp_path / "own_cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.delenv("VIT_CACHE", raising=False)
-    return cache
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_of_many_files_some_at_equal_distances_are_opened_as_long_as_there_is_ti
 ) -> None:
     whole = files(tmp_path / "many", 40, {})
     opened: list[str] = []
-    monkeypatch.setattr(beginnings, "_open", lambda path, channels: opened.append(path))
+    monkeypatch.setattr(beginnings, "_open", lambda path, channels: opened.append(path) or 0)
     monkeypatch.setattr(beginnings, "MOST", 5)
     check_beginnings(Splits(["a"], whole), None, "")
     assert [int(Path(path).stem) for path in opened] == [0, 9, 19, 29, 39]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vit.data.dataset import ImageDataset, collate
 from vit.data.decode import ImageError
+from vit.data.items import Opened
 from vit.data.loaders import make_loader
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import seeded
@@ -117,3 +118,24 @@ def test_collate_stacks_integers_and_rows():
     row = torch.tensor([1.0, 0.0])
     assert collate([(image, row, 7)])[1].tolist() == [[1.0, 0.0]]
     assert collate([None, None], (4, 5))[0].shape == (0, 3, 4, 5)
+
+
+class Stored(Opened):
+    """An array of floats, and a picture of floats."""
+
+    def __init__(self) -> None:
+        self.places = np.arange(2)
+
+    def __getitem__(self, index: int) -> Any:
+        values = np.zeros((4, 4), np.float32)
+        return Image.fromarray(values) if index else values
+
+
+@pytest.mark.parametrize(("index", "words"), [(0, "array of <f4"), (1, "PIL image of mode F")])
+def test_what_has_no_file_is_named_by_its_image(index: int, words: str, capsys):
+    names = PathList(["cat/a", "dog/b"])
+    images, opened = ImageSet(Stored(), np.zeros(2, np.int64), names), f"{names[index]}: {words}"
+    with pytest.raises(ImageError, match=f"^{opened}"):
+        _ = ImageDataset(images, plain)[index]
+    assert ImageDataset(images, plain, on_error="skip")[index] is None
+    assert capsys.readouterr().err.startswith(f"skipped: {opened}")

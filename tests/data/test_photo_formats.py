@@ -135,7 +135,7 @@ def test_values_that_use_less_than_16_bits_are_noted_once(
             Image.fromarray(values).save(tmp_path / name / f"{number}.{suffix}")
     for channels, times in ((None, int(noted)), (1, 0)):
         data = ImageData(root=str(tmp_path), channels=channels)
-        assert len(data.splits.train) and data.splits
+        assert len(data.look().splits.train)
         said = capsys.readouterr().err
         assert said.count("--data.channels 1") == times
         assert ("end at 4,09" in said) is bool(times)

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from vit.data.scan import image_extensions, left_out_note, scan
+from vit.data.scan import EXTENSIONS, left_out_note, scan
 
 
 def files(top: Path) -> list[str]:
@@ -16,10 +16,10 @@ def left_out(top: Path) -> dict[str, int]:
 
 
 def test_every_extension_of_the_list_is_taken_in_any_case(tmp_path):
-    for extension in image_extensions():
+    for extension in EXTENSIONS:
         (tmp_path / f"a{extension}").touch()
         (tmp_path / f"b{extension.upper()}").touch()
-    assert len(files(tmp_path)) == 2 * len(image_extensions())
+    assert len(files(tmp_path)) == 2 * len(EXTENSIONS)
     assert {
         ".jpg",
         ".jpeg",
@@ -30,7 +30,7 @@ def test_every_extension_of_the_list_is_taken_in_any_case(tmp_path):
         ".avif",
         ".heic",
         ".jxl",
-    } <= image_extensions()
+    } <= {*EXTENSIONS}
 
 
 def test_what_is_no_image_is_counted(tmp_path, make_tree):

@@ -1,6 +1,8 @@
 """Roots that could be read in several ways: which reading answers, with what classes and images."""
 
 import io
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +162,34 @@ def test_lists_of_a_task(root: Path, make_tree: MakeTree, monkeypatch: pytest.Mo
 
 
 WHOLE = {"train800val200": 3, "test": None}
+
+
+def test_shards_by_a_pattern_of_any_kind(photos: Path, root: Path) -> None:
+    tar(root, "train-0.tar", photos)
+    assert answer(root / "train*") == answer(root / "*0.t?r") == answer(root)
+
+
+@pytest.mark.parametrize("folders", ["a", "train", "data/train"])
+def test_shards_below_folders_are_seen(folders: str, photos: Path, root: Path) -> None:
+    (root / folders).mkdir(parents=True)
+    tar(root / folders, "0.tar", photos)
+    if folders == "a":  # a folder of a class has pictures
+        with pytest.raises(UserError, match=r"(has )?no images"):
+            answer(root)
+    else:
+        assert answer(root)[:2] == (["cat", "dog"], {"train": 4})
+
+
+def test_no_source_is_imported_for_class_folders(photos: Path) -> None:
+    code = f"""
+import sys
+from vit.data.find import find_splits
+from vit.data.settings import Reading
+assert len(find_splits(None, {str(photos)!r}, Reading()).train)
+print([name for name in sys.modules if name.startswith("vit.extensions.")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_tree(root: Path, make_tree: MakeTree) -> None:

@@ -1,6 +1,7 @@
 """The command in this process, small folders of pictures, and small trainings."""
 
 from tests.command import photos, vit
+from tests.data.conftest import make_tree
 from tests.training.conftest import (
     continues_bitwise,
     encoder_continues_bitwise,
@@ -20,6 +21,7 @@ __all__ = [
     "make_data",
     "make_model",
     "make_trainer",
+    "make_tree",
     "photos",
     "save_weights",
     "snapshot",

@@ -19,12 +19,12 @@ from vit.extensions.formats.convert import convert
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model
 from vit.preprocessing import Preprocess
-from vit.tables import objects
+from vit.tables import TABLES, resolve
 from vit.weights.native import save_native
 from vit.weights.pretrained import create_model, load_pretrained
 from vit.weights.report import LoadReport
 
-FORMATS = objects("formats")
+FORMATS = {name: resolve(row) for name, row in TABLES["formats"].items()}
 TINY = ViTConfig(
     image_size=32, patch_size=8, width=32, depth=2, mlp_dim=40, num_heads=4, num_classes=3
 )

@@ -11,7 +11,7 @@ from vit.cli.arguments import OneLineParser, add_spreadsheet
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import written_out
-from vit.tables import objects
+from vit.tables import resolve, rows
 from vit.writing import writable
 
 # Classes of an image that are printed.
@@ -123,8 +123,8 @@ class Detail(Protocol):
 def _compare(options: Namespace, first: Path, rest: list[str]) -> int:
     if options.exported is not None:
         raise UserError("--with is for one run; leave it or the second run out")
-    comparisons: dict[str, Comparison] = objects("comparisons")
-    return max(compare(options, first, rest) for compare in comparisons.values())
+    comparisons: list[Comparison] = [resolve(row) for row in rows("comparisons").values()]
+    return max(compare(options, first, rest) for compare in comparisons)
 
 
 def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> None:
@@ -140,7 +140,7 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
         say(f"wrote {out}")
     details: dict[str, tuple[Any, Iterable[str]]] = {}
     if predictions is not None and predictions.multilabel and out is None:
-        kinds: dict[str, Detail] = objects("details")
+        kinds: dict[str, Detail] = {name: resolve(row) for name, row in rows("details").items()}
         details = {name: kind(classes, predictions, thresholds) for name, kind in kinds.items()}
     if options.json:
         content: dict[str, Any] = dict(metrics)

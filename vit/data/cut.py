@@ -76,13 +76,12 @@ def complete(
     Images with one label are cut class by class, those with several as a whole, and those in groups
     by whole groups. `keys` name the images of train, `where` the source in errors.
 
-    Raises UserError if no class has an image to spare, if groups are asked for and there are none,
-    or, of a `tree`, a class is no leaf.
+    Raises UserError if no class has an image to spare, as `divided_groups` does, or if, of a
+    `tree`, a class is no leaf.
     """
-    cut, column = reading.cut, reading.columns.group
-    if column is not None and sets["train"].groups is None:
-        lacking = f"data.columns.group={column!r}: {where} has no such column"
-        raise UserError(f"{lacking}; list the images in a CSV or Parquet file that has it")
+    cut, parts = reading.cut, dict(sets)
+    named = [images.groups for images in sets.values()]
+    notes = [*notes, *divided_groups(where, reading.columns.group, named)]
     if reading.tree:
         _check_tree(classes, sets["train"])
     if "test" in sets or "val" in sets:
@@ -91,8 +90,6 @@ def complete(
         cut = replace(cut, val_fraction=0.0)
     together = cut.val_fraction + cut.test_fraction
     check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
-    parts, notes = dict(sets), list(notes)
-    notes += divided_groups(where, column, (images.groups for images in sets.values()))
     if cut.val_fraction or cut.test_fraction:
         eligible, seen = None, []
         if reading.known is not None and cut.seen == "refuse":

@@ -73,11 +73,14 @@ class ImageDataset(Dataset[Sample | None]):
             try:
                 return self._pixels(candidate, key), self._label(candidate), candidate
             except ImageError as error:
+                problem = str(error)
+                if problem.startswith(("array of", "PIL image of")):  # a file has a name
+                    problem = f"{self.images.names[candidate]}: {problem}"
                 if self._skipped is None:
-                    raise ImageError(f"{error}; {self.remedy}") from error
+                    raise ImageError(f"{problem}; {self.remedy}") from error
                 if not self._skipped[candidate]:
                     self._skipped[candidate] = True
-                    say(f"skipped: {error}", everywhere=True)
+                    say(f"skipped: {problem}", everywhere=True)
         if isinstance(key, int):
             return None
         name = self.images.names[index]

@@ -32,11 +32,11 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from vit.errors import UserError, printable
-from vit.tables import objects
+from vit.tables import made, rows
 
 if TYPE_CHECKING:  # NumPy and torch
     from vit.data.settings import InputFormat
-    from vit.data.sources import ImageSet, PathList
+    from vit.data.sources import ImageSet
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded; the limit is
@@ -123,24 +123,14 @@ class Opener(ABC):
         Raises ImageError, with the `remedy`, for an image that cannot be read; None leaves it out.
         """
 
-    @abstractmethod
-    def look(self, paths: "PathList") -> None:
-        """Notes what images lose that are read as RGB."""
-
 
 @cache
 def opener_of(channels: int) -> Opener:
-    """The first opener of such images, once in a process. UserError if there is none."""
-    for kind in objects("openers").values():
-        if (opener := kind()).takes(channels):
+    """The opener of such images, once in a process. UserError if there is none."""
+    for row in reversed(rows("openers").values()):  # installed packages' first: ours takes all
+        if (opener := made(row, Opener)).takes(channels):
             return opener
     raise UserError(f"data.channels={channels}: no installed package reads such images")
-
-
-def note_losses(paths: "PathList") -> None:
-    """Notes what images lose that are read as RGB."""
-    for kind in objects("openers").values():
-        kind().look(paths)
 
 
 def open_input(source: Any, channels: int | None) -> Any:

@@ -10,10 +10,11 @@ from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
 from vit.data.manifest import SUFFIXES, Listing, Table, load_manifest
-from vit.data.roots import check_root, source_of
+from vit.data.roots import check_root, rows_for, source_of
 from vit.data.settings import Reading
 from vit.data.sources import PathList, Splits, missing_files
 from vit.errors import UserError, did_you_mean
+from vit.tables import resolve
 
 
 def find_splits(
@@ -29,9 +30,14 @@ def find_splits(
         return root
     if (source := source_of(root)) is not None:
         return source.splits(root, reading)
-    if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
-        return load_manifest(Listing(Table(root), reading))
-    return load_folder(root, reading)
+    try:
+        if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
+            return load_manifest(Listing(Table(root), reading))
+        return load_folder(root, reading)
+    except UserError:
+        for row in rows_for(root):
+            resolve(row)  # a source that is not installed is the reason
+        raise
 
 
 def check_source(dataset: str | None, root: Any) -> None:

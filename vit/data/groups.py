@@ -11,6 +11,8 @@ from shlex import quote
 
 import numpy as np
 
+from vit.errors import UserError
+
 FEWEST = 3
 """Groups of which some are held out: one each for train, val and test."""
 _USUAL = re.compile(r"(group|patient|subject|video|location)([ _-]?id)?")
@@ -83,9 +85,13 @@ def _per_class(some: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def divided_groups(
-    where: str, column: str | None, sets: Iterable[Iterable[str] | None]
+    where: str, column: str | None, sets: Sequence[Iterable[str] | None]
 ) -> list[str]:
-    """A note on the groups that are in several sets of images; None has no groups."""
+    """A note on the groups that are in several sets of images; None has no groups. UserError if all
+    have none, and a column of them is asked for."""
+    if column is not None and not any(groups is not None for groups in sets):
+        lacking = f"data.columns.group={column!r}: {where} has no such column"
+        raise UserError(f"{lacking}; list the images in a CSV or Parquet file that has it")
     counts = Counter(group for groups in sets for group in set(groups or ()))
     divided = sorted(group for group, count in counts.items() if count > 1)
     remedy = f"`vit data check --group {column} --fix OUT.csv` moves them"

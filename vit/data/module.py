@@ -16,7 +16,7 @@ from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_
 from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.decode import note_losses, opener_of
+from vit.data.decode import opener_of
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
 from vit.data.memory import make_dataset
@@ -32,7 +32,7 @@ from vit.data.settings import (
     Sampling,
     Splitting,
 )
-from vit.data.sources import ImageSet, PathList, SplitName, Splits
+from vit.data.sources import ImageSet, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -194,8 +194,6 @@ class ImageData(LightningDataModule):
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
-        if self.channels is None and isinstance(splits.train.items, PathList):
-            note_losses(splits.train.items)
         return splits
 
     def look(self, before: "ImageData | None" = None) -> Self:

@@ -5,11 +5,14 @@ Readable without torch.
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vit.data.scan import entries
 from vit.errors import UserError, did_you_mean_beside
-from vit.tables import objects
+from vit.tables import NotInstalled, made, rows
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
     from vit.data.settings import Reading
@@ -19,16 +22,16 @@ if TYPE_CHECKING:  # torch, which names of data sets do not need
 class Source(ABC):
     """One more kind of root: a row of the table `sources`, made without arguments.
 
-    A root is the text of data.root, which may name nothing that exists, or images of a Python
-    program: a tuple of those for train, val and test.
+    The row is named by words such as .npz, one of which is in a root or in the name of a file there
+    before its module is imported. A root may name nothing that exists, or be images of a Python
+    program: a `tuple` of those for train, val and test.
     """
 
     @abstractmethod
     def takes(self, root: Any) -> bool:
         """Whether it is of this kind. UserError if it is, and cannot be read.
 
-        A look at names or at one file, and no import of torch: every root is shown to all sources,
-        until one takes it.
+        A look at names or at one file, and no import of torch.
         """
 
     @abstractmethod
@@ -36,21 +39,42 @@ class Source(ABC):
         """The splits of a root that it takes; `vit.data.folder.part_splits` makes them of images
         and classes. UserError if they cannot be read."""
 
-    def name(self, root: str) -> str:
-        """A name for a run on it."""
-        return place_name(root)
-
 
 def source_of(root: Any) -> Source | None:
-    """The first source that takes `root`; None for class folders, lists, and what is not there."""
-    sources: list[Source] = [kind() for kind in objects("sources").values()]
-    return next((source for source in sources if source.takes(root)), None)
+    """The first source that takes `root`; None for class folders, plain lists, and what is not
+    there. NotInstalled for a missing source of what is no file or folder."""
+    left_out = [NotInstalled] if _is_place(root) else []
+    for row in rows_for(root):
+        with suppress(*left_out):
+            if (source := made(row, Source)).takes(root):
+                return source
+    return None
+
+
+def rows_for(root: Any) -> list[str]:
+    """The rows of sources of which a word is in the text of a root, or in that of a file there."""
+    text, table = "\n".join(_names(root)).lower(), rows("sources")
+    return [row for words, row in table.items() if any(w in text for w in words.lower().split())]
+
+
+def _names(root: Any) -> Iterator[str]:
+    """The root, and files in a folder and in the first folder there; of an object its type."""
+    yield root if isinstance(root, str) else type(root).__name__
+    place = os.path.expanduser(root) if _is_place(root) else ""
+    for _ in range(3):  # such as data/train/0.tar
+        if os.path.isdir(place):
+            inside = [entry for entry in entries(place) if not entry.name.startswith(".")]
+            yield from (entry.name for entry in inside if not entry.is_dir())
+            place = next((entry.path for entry in inside if entry.is_dir()), "")
+
+
+def _is_place(root: Any) -> bool:
+    return isinstance(root, str) and os.path.exists(os.path.expanduser(root))
 
 
 def exists(root: Any) -> bool:
     """Whether there is a file or folder, or a source that takes it. UserError as of `takes`."""
-    is_place = isinstance(root, str) and os.path.exists(os.path.expanduser(root))
-    return is_place or source_of(root) is not None
+    return _is_place(root) or source_of(root) is not None
 
 
 def check_root(root: Any) -> None:
@@ -60,12 +84,8 @@ def check_root(root: Any) -> None:
 
 
 def root_name(root: str) -> str:
-    """The name of a folder or list of images; of shards that of their folder."""
-    source = source_of(root)
-    return place_name(root) if source is None else source.name(root)
-
-
-def place_name(root: str) -> str:
-    """The name of a folder, or that of a file without its last extension."""
+    """The name of a folder, of a file without its last extension, or of the folder of shards."""
     place = Path(root).expanduser().resolve()
+    if root.endswith(".tar") and not place.is_file():
+        return place.parent.name
     return place.name if place.is_dir() else place.stem

@@ -3,7 +3,6 @@
 import os
 from collections import Counter, deque
 from collections.abc import Iterator
-from functools import cache
 
 from vit.console import Meter
 from vit.errors import UserError
@@ -16,20 +15,14 @@ LITTER = frozenset({"__MACOSX"})
 """Folders in archives from macOS."""
 
 
-@cache
-def image_extensions(arrays: bool = False) -> frozenset[str]:
-    """Lower-case extensions of images; .npy with `arrays`."""
-    return frozenset(EXTENSIONS) | ({".npy"} if arrays else set())
-
-
 def scan(top: str, *, arrays: bool = False) -> tuple[dict[str, list[str]], Counter[str]]:
     """The images in `top` and in all folders below it, and counts of other files.
 
     Sorted names by the path of the folder below `top` ("" for itself, "/" between parts), in order;
-    counts by extension or "hidden"; `arrays` as in `image_extensions`. Symbolic links are followed,
+    counts by extension or "hidden"; `arrays`: .npy files are images. Symbolic links are followed,
     and each folder is listed once. Raises UserError for a folder that cannot be read.
     """
-    extensions = image_extensions(arrays)
+    extensions = {*EXTENSIONS, ".npy"} if arrays else {*EXTENSIONS}
     folders: dict[str, list[str]] = {}
     left_out: Counter[str] = Counter()
     waiting, seen = deque([("", os.path.realpath(top))]), set[str]()  # paths without links
@@ -79,7 +72,7 @@ def similar_file(path: str) -> str:
 
 def _stem(name: str) -> str:
     stem, suffix = os.path.splitext(name.lower())
-    return stem if suffix in image_extensions() else name
+    return stem if suffix in EXTENSIONS else name
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:

@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -264,22 +264,3 @@ def check_classes(classes: list[str], where: str) -> None:
 def missing_files(paths: PathList) -> list[int]:
     """Indices, ascending, of the paths at which there is no regular file."""
     return [index for index, path in enumerate(paths) if not os.path.isfile(path)]
-
-
-def images_digest(images: ImageSet, *, times: bool = True) -> str:
-    """A digest of path, size and, with `times`, time of change of each file in order; of shards of
-    names and contents; or of pixels."""
-    digest = sha256()
-    if (of_shards := images.contents_digest()) is not None:
-        return of_shards
-    if not isinstance(images.items, PathList):
-        for image in images.items:
-            pixels = np.frombuffer(image, "u1") if isinstance(image, bytes) else np.asarray(image)
-            digest.update(f"{pixels.shape} {pixels.dtype}\0".encode())
-            digest.update(np.ascontiguousarray(pixels).data)
-        return digest.hexdigest()
-    for path in images.items:
-        status = os.stat(path)
-        time = status.st_mtime_ns if times else ""
-        digest.update(os.fsencode(path) + f"\0{status.st_size} {time}\n".encode())
-    return digest.hexdigest()

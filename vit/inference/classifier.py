@@ -21,7 +21,7 @@ from vit.inference.runtimes import Engine, Precision, computed, is_export, open_
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
-from vit.tables import objects, resolve, rows
+from vit.tables import resolve, rows
 from vit.weights.adapt import HEAD
 from vit.weights.formats import MissingFact
 from vit.weights.names import locate, named
@@ -114,7 +114,7 @@ class Prediction(SimpleNamespace):
         return row | {"top": [{"class": name, "probability": share} for name, share in pairs]}
 
     def __getattr__(self, name: str) -> None:
-        if not any(name in answer.fields for answer in objects("answers").values()):
+        if not any(name in answer.fields for answer in map(resolve, rows("answers").values())):
             raise AttributeError(f"a prediction has no {name!r}")
 
 

@@ -81,11 +81,8 @@ def place_loops(
         "is_last_batch": due and batch == batches_per_epoch,
     }
     begun = {"ready": int(due), "started": int(due), "processed": 0, "completed": 0}
-    loops["epoch_loop.val_loop.batch_progress"] = {
-        "total": begun,
-        "current": _counts(0, completed=0),
-        "is_last_batch": False,
-    }
+    validation = {"total": begun, "current": _counts(0, completed=0), "is_last_batch": False}
+    loops["epoch_loop.val_loop.batch_progress"] = validation
     # The step under which loggers write; Lightning adds one after a validation or a batch.
     progress = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
     steps = progress["total"]["completed"] - (due or pending)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from vit.errors import UserError
-from vit.tables import objects
+from vit.tables import resolve, rows
 
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -109,7 +109,7 @@ def read_folder(
 
     `device`, `like`: as of `read_checkpoint`. `training`: False leaves out what a resume needs.
     """
-    for read in objects("folders").values():
-        if (content := read(path, device, like=like, training=training)) is not None:
+    for row in rows("folders").values():
+        if (content := resolve(row)(path, device, like=like, training=training)) is not None:
             return content
     raise UserError(f"{path} is a folder of a kind that is not read here")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.errors import UserError, some_of
 from vit.models.zoo import ModelConfig
-from vit.tables import resolve, rows
+from vit.tables import made, rows
 from vit.weights.weight_file import WeightFile
 
 
@@ -99,7 +99,7 @@ class Format(ABC):
 
 def formats() -> Iterator[Format]:
     """Those of the table in its order, imported one by one."""
-    return (resolve(row)() for row in rows("formats").values())
+    return (made(row, Format) for row in rows("formats").values())
 
 
 def recognise(file: WeightFile) -> Recognised:

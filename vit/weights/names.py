@@ -9,7 +9,7 @@ from typing import Any
 
 from vit.errors import UserError
 from vit.models.zoo import canonical_name
-from vit.tables import resolve, rows
+from vit.tables import made, rows
 
 TRAINED_ON = "trained_on"
 """A file beside weights: digests of the images that they were trained on."""
@@ -91,7 +91,7 @@ class Names:
 
 def entries() -> Iterator[Names]:
     """Those of the table, imported one by one."""
-    return (resolve(row)() for row in rows("names").values())
+    return (made(row, Names) for row in rows("names").values())
 
 
 def architecture_of(name: str) -> str | None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.fields import as_size
@@ -52,16 +54,9 @@ def create_model(
         )
     name, pretrained = _published(name, pretrained)
     if pretrained is not None:
-        model, account = load_pretrained(
-            pretrained,
-            name,
-            num_classes=num_classes,
-            image_size=image_size,
-            classes=classes,
-            head=head,
-            weights=weights,
-            **overrides,
-        )
+        sizes: dict[str, Any] = {"num_classes": num_classes, "image_size": image_size}
+        choice: dict[str, Any] = {"classes": classes, "head": head, "weights": weights}
+        model, account = load_pretrained(pretrained, name, **sizes, **choice, **overrides)
         report(account)
         return model
     if weights is not None:
@@ -142,14 +137,10 @@ def load_pretrained(
         image_size = image_size or row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
         num_classes = 0  # several of Google's files have a head of zeros
-    report = LoadReport(
-        source=row.name if row is not None else str(pretrained),
-        format=recognised.format,
-        left_out=dict(recognised.left_out),
-        notes=list(recognised.notes),
-    )
-    if name is not None:
-        _check_architecture(recognised, name, pretrained)
+    source = str(pretrained) if row is None else row.name
+    report = LoadReport(source=source, format=recognised.format)
+    report.left_out, report.notes = dict(recognised.left_out), list(recognised.notes)
+    _check_architecture(recognised, name, pretrained)
     target = adapt(
         recognised,
         report,
@@ -159,32 +150,37 @@ def load_pretrained(
         head=head,
         overrides=overrides,
     )
-    # float32 whatever the file: half precision is a choice of the run, not of the file.
     fresh = HEAD if report.reinitialised else ()
-    model = filled(target, recognised, str(pretrained), lambda t: t.float().contiguous(), fresh)
+    model = filled(target, recognised, str(pretrained), _single, fresh)
     report.loaded = sum(name in recognised.tensors for name in model.state_dict())
-    report.classes = _class_names(recognised, target)
-    report.multilabel = recognised.extra.get("multilabel", False)
-    report.unanswerable = unanswerable(
-        target.num_classes,
-        multilabel=report.multilabel,
-        regression=recognised.extra.get("regression", False),
-    )
-    report.tree = recognised.extra.get("tree", False)
-    if target.num_classes and not report.reinitialised:
-        report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None
-        report.temperature = recognised.extra.get("temperature")
-    if report.classes is not None and recognised.classes is None and row is None:
-        report.notes.append(
-            f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"
-        )
-    report.preprocess, report.unprepared = recognised.preprocess, recognised.unprepared
-    if recognised.unprepared:
-        report.notes.append(f"how images are prepared is not taken over: {recognised.unprepared}")
+    _describe(report, recognised, target, row)
     if image_size is not None and report.preprocess is not None:
         report.preprocess = {**report.preprocess, "image_size": list(target.size)}
     model.preprocess = report.preprocess or {}
     return model, report
+
+
+def _describe(
+    report: LoadReport, recognised: Recognised, target: ModelConfig, row: NamedWeights | None
+) -> None:
+    """Adds what is known of the outputs and of how images are prepared."""
+    count, extra = target.num_classes, recognised.extra
+    report.classes, report.tree = _class_names(recognised, target), extra.get("tree", False)
+    report.multilabel, regression = extra.get("multilabel", False), extra.get("regression", False)
+    report.unanswerable = unanswerable(count, multilabel=report.multilabel, regression=regression)
+    if count and not report.reinitialised:
+        report.thresholds = extra.get("thresholds") if report.multilabel else None
+        report.temperature = extra.get("temperature")
+    if report.classes is not None and recognised.classes is None and row is None:
+        report.notes.append(f"the file names no classes; {count:,} outputs are taken as ImageNet's")
+    report.preprocess, report.unprepared = recognised.preprocess, recognised.unprepared
+    if recognised.unprepared:
+        report.notes.append(f"how images are prepared is not taken over: {recognised.unprepared}")
+
+
+def _single(tensor: Tensor) -> Tensor:
+    """float32 whatever the file: half precision is a choice of the run, not of the file."""
+    return tensor.float().contiguous()
 
 
 def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
@@ -240,10 +236,9 @@ def _open(
     return recognised, row
 
 
-def _check_architecture(recognised: Recognised, name: str, source: str | Path) -> None:
-    """UserError for another architecture; names the weights of this one."""
-    differing = same_architecture(recognised.config, model_config(name))
-    if differing:
+def _check_architecture(recognised: Recognised, name: str | None, source: str | Path) -> None:
+    """UserError for another architecture than `name`; names the weights of this one."""
+    if name and (differing := same_architecture(recognised.config, model_config(name))):
         weights = [each for entry in names.entries() for each in entry.of(name)]
         hint = f"; published weights of {name}: {', '.join(weights)}" if weights else ""
         raise UserError(f"{source} is not a {name}: it has {', '.join(differing)}{hint}")

@@ -96,7 +96,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
 
 
 @pytest.fixture(autouse=True)
-def shared_features(own_cache: None, sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
+def shared_features(own_cache: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits of the same model and images are computed by the first test that needs them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(sets.root / "cache"))
 

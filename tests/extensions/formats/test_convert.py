@@ -24,13 +24,13 @@ from vit.extensions.formats.layout import Rule, bound
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 from vit.preprocessing import Preprocess
-from vit.tables import TABLES, objects
+from vit.tables import TABLES, resolve
 from vit.weights.formats import Export, Format, NativeInfo, Recognised
 from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.weight_file import WeightFile
 
-FORMATS = objects("formats")
+FORMATS = {name: resolve(row) for name, row in TABLES["formats"].items()}
 SIZES: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,

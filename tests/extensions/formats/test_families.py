@@ -149,7 +149,8 @@ def check_eva(name: str, known: Any, arguments: dict[str, Any]) -> None:
     assert timm_families.epsilon(file, rotary) == 1e-5
     for argument in SHOWN_BY_TENSORS | {"norm_layer"}:
         arguments.pop(argument, None)
-    timm_families.check_arguments(full, known, has_prefix=True, patch_size=16, rotary=rotary)
+    shapes = {"cls_token": (1, 1, known.width), "patch_embed.proj.weight": (known.width, 3, 16, 16)}
+    timm_families.check_arguments(full, known, shapes, rotary)
 
 
 def test_names_of_older_versions_are_understood() -> None:

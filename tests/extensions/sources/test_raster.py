@@ -2,7 +2,10 @@
 Pillow's float mode, statistics against NumPy over all values."""
 
 import io
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.extensions.sources.raster import Raster, open_raster
 from vit.preprocessing import Preprocess, center_crop, picture, resize_to_cover
+from vit.tables import GROUP
 
 RANDOM = np.random.default_rng(0)
 
@@ -208,21 +212,24 @@ def test_a_picture_to_look_at_is_rgb_from_black_to_white() -> None:
     assert (gray[..., 0] == gray[..., 2]).all()
 
 
-def test_an_opener_of_other_channels_is_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+def test_an_installed_opener_is_asked_before_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    openers: list[str] = []
 
-    class Few:
+    class Few(Raster):
         def __init__(self) -> None:
-            made.append("few")
+            openers.append("few")
 
         def takes(self, channels: int) -> bool:
             return channels < 3
 
-        def open(self, source: Any, channels: int) -> str:
+        def open(self, source: Any, channels: int) -> Any:
             return f"{source} of {channels}"
 
-    monkeypatch.setattr("vit.data.decode.objects", lambda table: {"few": Few, "raster": Raster})
+    monkeypatch.setitem(sys.modules, "vit_few", SimpleNamespace(Few=Few))
+    row = EntryPoint("openers.few", "vit_few:Few", GROUP)
+    entries = [("few", row)]
+    monkeypatch.setattr("vit.tables.installed", lambda table: entries * (table == "openers"))
     opener_of.cache_clear()
-    assert [open_input(name, 2) for name in "ab"] == ["a of 2", "b of 2"] and made == ["few"]
+    assert [open_input(name, 2) for name in "ab"] == ["a of 2", "b of 2"] and openers == ["few"]
     assert open_input(some("uint8", 3, 3, 5), 5).shape == (5, 3, 3)
     opener_of.cache_clear()

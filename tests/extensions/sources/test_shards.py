@@ -547,13 +547,13 @@ def test_commands_take_shards(vit: Vit, photos: Path, tmp_path: Path) -> None:
 
 
 def test_indices_go_to_the_cache_where_the_folder_is_read_only(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack(photos, f"{tmp_path}/shards/{{:03}}.tar")
     monkeypatch.setattr(os, "access", lambda place, mode: "shards" not in str(place))
     same(load(photos), load(tmp_path / "shards"))
     assert not list(tmp_path.glob(f"shards/*{SUFFIX}"))
-    assert len(list(tmp_path.glob(f"own_cache/vit/shards/*{SUFFIX}"))) == 3
+    assert len(list(own_cache.glob(f"vit/shards/*{SUFFIX}"))) == 3
 
 
 def test_an_address_of_a_folder_is_that_of_its_shards() -> None:

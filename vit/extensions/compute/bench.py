@@ -79,16 +79,8 @@ def bench(
         precision = ("fp32", "bf16") if fast else ("fp32",)
     batches = sorted(set(batch_size or BATCHES[where.type]))
     candidates = [find_model(name, image_size) for name in models]
-    limits: dict[Way, Limit] = {}
-    calls: dict[Way, Call] = {}
     try:
-        for place, model in enumerate(candidates):
-            for name in dict.fromkeys(precision):
-                peak = Way(place, "matrix products", name)
-                limits[peak] = limit(model.config, batches[-1], DTYPES[name], where)
-                calls[peak] = limits[peak].call
-                for mode in dict.fromkeys((None, compile)):
-                    calls |= _calls(place, model, name, mode, batches, where, train)
+        limits, calls = _prepared(candidates, precision, compile, batches, where, train)
         with Meter("warming up", timing.num_turns(len(calls), rounds), "turns") as meter:
             shortest = GPU_SHORTEST if where.type == "cuda" else timing.SHORTEST
             times = timing.in_turns(
@@ -126,6 +118,27 @@ def limit(
             return [torch.mm(x, weight.t()) for x, weight in zip(inputs, weights, strict=True)]
 
     return Limit(call, sum(2 * m * d * k for m, d, k in shapes))
+
+
+def _prepared(
+    candidates: Sequence[Candidate],
+    precisions: Sequence[str],
+    compile: str | None,
+    batches: Sequence[int],
+    device: torch.device,
+    train: bool,
+) -> tuple[dict[Way, Limit], dict[Way, Call]]:
+    """The plain products of each model and precision, and the calls of these and of the models."""
+    limits: dict[Way, Limit] = {}
+    calls: dict[Way, Call] = {}
+    for place, model in enumerate(candidates):
+        for name in dict.fromkeys(precisions):
+            peak = Way(place, "matrix products", name)
+            limits[peak] = limit(model.config, batches[-1], DTYPES[name], device)
+            calls[peak] = limits[peak].call
+            for mode in dict.fromkeys((None, compile)):
+                calls |= _calls(place, model, name, mode, batches, device, train)
+    return limits, calls
 
 
 def _calls(
@@ -168,18 +181,7 @@ def _report(
             continue
         peak = peaks[way.precision]
         share = way.batch_size * work / limits[peak].flops
-        rows.append(
-            {
-                "precision": way.precision,
-                "compile": way.compile,
-                "batch_size": way.batch_size,
-                "images_per_second": way.batch_size / each.median,
-                "milliseconds_per_batch": 1000 * each.median,
-                "spread": each.spread,
-                "rounds": len(each.values),
-                "utilisation": share * each.faster_than(times[peak]),
-            }
-        )
+        rows.append(_row(way, each, share * each.faster_than(times[peak])))
     return {
         "model": model.name,
         "image_size": list(model.image_size),
@@ -194,6 +196,19 @@ def _report(
         "suggestion": suggestion(rows),
         "hardware": hardware(),
         "versions": versions(),
+    }
+
+
+def _row(way: Way, times: Times, utilisation: float) -> dict[str, Any]:
+    return {
+        "precision": way.precision,
+        "compile": way.compile,
+        "batch_size": way.batch_size,
+        "images_per_second": way.batch_size / times.median,
+        "milliseconds_per_batch": 1000 * times.median,
+        "spread": times.spread,
+        "rounds": len(times.values),
+        "utilisation": utilisation,
     }
 
 

@@ -1,6 +1,8 @@
 """`vit fewshot`: accuracy of a ridge classifier on the features of a few images per class."""
 
 import json
+from argparse import Namespace
+from typing import Any
 
 from vit.cli.arguments import whole_number
 from vit.extensions.evaluation.cli_frozen import bench_parser, open_bench, usual
@@ -12,15 +14,7 @@ on test; mean and standard deviation over several draws. As big_vision's fewshot
 
 def run(args: list[str]) -> int:
     """Prints one row per number of images per class."""
-    parser = bench_parser("fewshot", DESCRIPTION)
-    add = parser.add_argument
-    add("--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)")
-    text = "draws, by seeds 0 to N-1 (default 3)"
-    add("--seeds", type=whole_number, default=3, metavar="N", help=text)
-    add("--l2", type=float, metavar="X", help="strength of regularisation (default 1024)")
-    options = parser.parse_args(args)
-
-    import numpy as np
+    options = _options(args)
 
     from vit.extensions.evaluation.fewshot import L2, SHOTS, check_shots, few_shot_accuracy
 
@@ -39,15 +33,7 @@ def run(args: list[str]) -> int:
         seeds=range(options.seeds),
         l2=l2,
     )
-    rows = [
-        {
-            "shots": count,
-            "mean": float(np.mean(draws)),
-            "std": float(np.std(draws, ddof=1)) if len(draws) > 1 else None,
-            "accuracies": draws,
-        }
-        for count, draws in accuracies.items()
-    ]
+    rows = [_row(count, draws) for count, draws in accuracies.items()]
     if options.json:
         about = {"model": options.model, **bench.about(len(train.labels), len(test.labels))}
         document = {**about, "l2": l2, "seeds": list(range(options.seeds)), "rows": rows}
@@ -60,3 +46,21 @@ def run(args: list[str]) -> int:
         each = " ".join(f"{100 * share:.2f}" for share in row["accuracies"])
         print(f"{row['shots']:5} {100 * row['mean']:7.2f} {std:>6}   {each}")
     return 0
+
+
+def _row(shots: int, accuracies: list[float]) -> dict[str, Any]:
+    import numpy as np  # not for help
+
+    std = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
+    mean = float(np.mean(accuracies))
+    return {"shots": shots, "mean": mean, "std": std, "accuracies": accuracies}
+
+
+def _options(args: list[str]) -> Namespace:
+    parser = bench_parser("fewshot", DESCRIPTION)
+    add = parser.add_argument
+    add("--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)")
+    text = "draws, by seeds 0 to N-1 (default 3)"
+    add("--seeds", type=whole_number, default=3, metavar="N", help=text)
+    add("--l2", type=float, metavar="X", help="strength of regularisation (default 1024)")
+    return parser.parse_args(args)

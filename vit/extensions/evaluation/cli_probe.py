@@ -1,6 +1,7 @@
 """`vit probe`: accuracy of a classifier that is trained on frozen features."""
 
 import json
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from vit.console import note
@@ -19,17 +20,7 @@ Its inverse regularisation C is chosen on val, or on a tenth of train. As DINOv2
 
 def run(args: list[str]) -> int:
     """Prints the test accuracy, and the accuracy of each C on the validation images."""
-    parser = bench_parser("probe", DESCRIPTION)
-    parser.add_argument(
-        "--num-c",
-        type=int,
-        metavar="N",
-        help="values of C, from 1e-6 to 1e5 (default 12: powers of ten; DINOv2 takes 45)",
-    )
-    kinds = ("logistic", "attentive")
-    text = "attentive holds all patches in memory, in float16 (default logistic)"
-    parser.add_argument("--kind", choices=kinds, default="logistic", help=text)
-    options = parser.parse_args(args)
+    options = _options(args)
 
     from vit.extensions.evaluation.probe import HELD_OUT, NUM_C, c_values, probe_accuracy
 
@@ -62,6 +53,20 @@ def run(args: list[str]) -> int:
     about = {"model": options.model, **bench.about(seen, len(test[1])), "kind": options.kind}
     _show(about, result, "val" if val else f"{HELD_OUT:.0%} of train", options.json)
     return 0
+
+
+def _options(args: list[str]) -> Namespace:
+    parser = bench_parser("probe", DESCRIPTION)
+    parser.add_argument(
+        "--num-c",
+        type=int,
+        metavar="N",
+        help="values of C, from 1e-6 to 1e5 (default 12: powers of ten; DINOv2 takes 45)",
+    )
+    kinds = ("logistic", "attentive")
+    text = "attentive holds all patches in memory, in float16 (default logistic)"
+    parser.add_argument("--kind", choices=kinds, default="logistic", help=text)
+    return parser.parse_args(args)
 
 
 def _show(about: dict[str, Any], result: "ProbeResult", chosen_on: str, as_json: bool) -> None:

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from vit.console import Meter, note
-from vit.data.sources import ImageSet, SplitName, images_digest
+from vit.data.sources import ImageSet, SplitName
 from vit.errors import UserError
 from vit.extensions.serving.engines import Engine
+from vit.extensions.sources.digests import images_digest
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model, ModelConfig
 from vit.preprocessing import Preprocess

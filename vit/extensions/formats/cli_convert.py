@@ -21,41 +21,24 @@ native, timm and huggingface write a directory, torchvision a .pth file, google 
 
 def run(args: list[str]) -> int:
     """Converts or compares."""
-    parser = OneLineParser(
-        prog="vit convert",
-        description="Converts weights between formats, or compares two files.",
-        epilog=EPILOG,
-    )
+    text = "Converts weights between formats, or compares two files."
+    parser = OneLineParser(prog="vit convert", description=text, epilog=EPILOG)
     add = parser.add_argument
     add("source", help="weights: a run, a directory, a file, or a hub address")
     add("destination", help="where to write, or the second file to compare")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--to", choices=rows("formats"), help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a field of the model's configuration that the file does not record, such as "
-        "activation=gelu_tanh; may be repeated",
-    )
+    text = "a field of the model's configuration that the file does not record, such as "
+    text += "activation=gelu_tanh; may be repeated"
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help=text)
     heads = "num_heads={}".format
     add("--num-heads", action="append", dest="set", type=heads, help="the same as --set num_heads=")
-    add(
-        "--image-size",
-        type=int,
-        nargs=2,
-        metavar=("HEIGHT", "WIDTH"),
-        help="pixels to resize the positions to, or to compare at",
-    )
-    add(
-        "--temperature",
-        choices=("keep", "none"),
-        default="keep",
-        help="of a run's probabilities: kept, for other libraries by dividing the head by it "
-        "(default), or left out; --compare divides the logits by those of both files",
-    )
+    text = "pixels to resize the positions to, or to compare at"
+    add("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help=text)
+    text = "of a run's probabilities: kept, for other libraries by dividing the head by it "
+    text += "(default), or left out; --compare divides the logits by those of both files"
+    add("--temperature", choices=("keep", "none"), default="keep", help=text)
     kinds = "of a file with both: the raw weights or their average (default)"
     add("--weights", choices=("raw", "average"), help=kinds)
     add("--overwrite", action="store_true", help="replace the model in the destination")

@@ -9,8 +9,8 @@ import torch
 from vit.errors import UserError
 from vit.extensions.formats.exporting import without_temperature
 from vit.extensions.formats.hub import fetch, is_address
-from vit.tables import objects
-from vit.weights.formats import NativeInfo
+from vit.tables import resolve, rows
+from vit.weights.formats import Export, Format, NativeInfo
 from vit.weights.names import TRAINED_ON, record_of
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.report import LoadReport
@@ -44,15 +44,11 @@ def convert(
     UserError for a model that the library does not have, and for a destination of the wrong kind,
     a run, or one that holds a model, without `overwrite`.
     """
-    formats = objects("formats")
+    formats = {name: resolve(row) for name, row in rows("formats").items()}
     if to not in formats:
         raise UserError(f"format {to!r} is not one of {', '.join(formats)}")
     target, suffix = Path(destination), formats[to].suffix
-    files = {".safetensors", *(each.suffix for each in formats.values() if each.suffix)}
-    if suffix and target.suffix != suffix:
-        raise UserError(f"{to} wants one file: name it {target.with_suffix(suffix)}")
-    if not suffix and (target.is_file() or target.suffix in files):
-        raise UserError(f"{to} wants a directory, and {target} is a file")
+    _check_kind(to, target, formats)
     _check_free(target, overwrite)
     path = fetch(str(source)) if is_address(source) else source
     model, report = load_pretrained(path, published_size=False, head="score", **options)
@@ -77,10 +73,7 @@ def convert(
         for name in _IN_MODEL_DIRECTORY:
             if target / name not in written:
                 (target / name).unlink(missing_ok=True)  # of the model before
-    if extra.get("multilabel") and not export.multilabel:
-        notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
-    if extra.get("regression") and to not in ("native", "huggingface"):
-        notes.append(f"{to} has no word for a regression: its outputs are no classes")
+    notes += _unsaid(to, extra, export)
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
 
 
@@ -93,15 +86,34 @@ _IN_MODEL_DIRECTORY = (
 )
 
 
+def _unsaid(to: str, extra: dict[str, Any], export: Export) -> list[str]:
+    """Notes on what the other format does not say of the outputs."""
+    notes = []
+    if extra.get("multilabel") and not export.multilabel:
+        notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
+    if extra.get("regression") and to not in ("native", "huggingface"):
+        notes.append(f"{to} has no word for a regression: its outputs are no classes")
+    return notes
+
+
+def _check_kind(to: str, target: Path, formats: dict[str, type[Format]]) -> None:
+    """UserError for a file in place of a directory, and the other way round."""
+    suffix = formats[to].suffix
+    files = {".safetensors", *(each.suffix for each in formats.values() if each.suffix)}
+    if suffix and target.suffix != suffix:
+        raise UserError(f"{to} wants one file: name it {target.with_suffix(suffix)}")
+    if not suffix and (target.is_file() or target.suffix in files):
+        raise UserError(f"{to} wants a directory, and {target} is a file")
+
+
 def _check_free(target: Path, overwrite: bool) -> None:
     """UserError for a destination that holds something."""
     if (target / "config.yaml").exists() or (target / "model" / "config.json").exists():
         raise UserError(f"{target} is a run, which a model would hide in; name another directory")
     taken = target.is_file() or any((target / name).exists() for name in _IN_MODEL_DIRECTORY)
     if taken and not overwrite:
-        raise UserError(
-            f"{target} holds a model; add --overwrite to replace it, or name another destination"
-        )
+        remedy = "add --overwrite to replace it, or name another destination"
+        raise UserError(f"{target} holds a model; {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import urldefrag, urlsplit
@@ -137,16 +138,8 @@ def _transfer(url: str, name: str, part: Path, sha256: str) -> str | None:
     etag_file = part.with_suffix(".etag")
     etag = etag_file.read_text("utf-8", "replace") if etag_file.is_file() else ""
     have = part.stat().st_size if part.is_file() and _STRONG_ETAG.fullmatch(etag) else 0
-    asked = request.Request(url, headers={"User-Agent": "vit", "Accept-Encoding": "identity"})
-    if have:
-        asked.add_header("Range", f"bytes={have}-")
-        # Without this a file that has changed meanwhile would be appended to the old one's start.
-        asked.add_header("If-Range", etag)
-    opener = request.OpenerDirector()
-    for handler in HANDLERS:
-        opener.add_handler(handler())
     try:
-        response = opener.open(asked, timeout=TIMEOUT_SECONDS)
+        response = _opened(url, have, etag)
     except HTTPError as error:
         if error.code == 416 and have:  # nothing comes after what is here
             return None
@@ -180,6 +173,19 @@ def _transfer(url: str, name: str, part: Path, sha256: str) -> str | None:
     if size and part.stat().st_size != size:
         raise HTTPException(f"it broke off before {size} bytes; the next try continues")
     return stated[1] if stated is not None else ""
+
+
+def _opened(url: str, have: int, etag: str) -> Any:
+    """The server's answer to a request for what comes after the bytes that are here."""
+    asked = request.Request(url, headers={"User-Agent": "vit", "Accept-Encoding": "identity"})
+    if have:
+        asked.add_header("Range", f"bytes={have}-")
+        # Without this a file that has changed meanwhile would be appended to the old one's start.
+        asked.add_header("If-Range", etag)
+    opener = request.OpenerDirector()
+    for handler in HANDLERS:
+        opener.add_handler(handler())
+    return opener.open(asked, timeout=TIMEOUT_SECONDS)
 
 
 def _other_digest(path: Path, sha256: str) -> str:

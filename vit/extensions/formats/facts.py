@@ -93,8 +93,6 @@ def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bo
             f"{file.path} does not say how many attention heads its width of {width} is divided "
             "into; give num_heads=..."
         )
-    notes.append(
-        f"the file does not record the number of heads: {number} is taken, as in the published "
-        f"models of width {width}"
-    )
+    taken = f"{number} is taken, as in the published models of width {width}"
+    notes.append(f"the file does not record the number of heads: {taken}")
     return number

@@ -199,13 +199,7 @@ def _config(file: WeightFile, prefix: str, stem: str, depth: int) -> ViTConfig:
     heads, epsilon = _heads_and_epsilon(file, scaled=scaled)
     distillation = f"{prefix}embeddings.distillation_token" in shapes
     register_tokens = shapes.get(f"{prefix}embeddings.register_tokens")
-    size = config.get("image_size")
-    if dinov3:  # the grid of an image is that of its whole patches
-        rows, columns = as_size(file.hints.get("image_size") or size or 224)
-        grid = (rows // patch_size, columns // patch_size)
-    else:
-        entries, known_size = shapes[f"{prefix}{_POSITIONS}"][1], as_size(size) if size else None
-        grid, _ = grid_of(entries, [1 + distillation], known_size, patch_size)
+    grid = _grid(file, prefix, patch_size, 1 + distillation)
     head = shapes.get("cls_classifier.weight" if teacher else "classifier.weight")
     pooler = shapes.get(f"{prefix}pooler.dense.weight")
     gated = any(f"{stem}0.mlp.{name}.weight" in shapes for name in ("weights_in", "gate_proj"))
@@ -237,6 +231,16 @@ def _config(file: WeightFile, prefix: str, stem: str, depth: int) -> ViTConfig:
         activation="swiglu" if gated else _activation(file),
         layer_norm_eps=epsilon,
     )
+
+
+def _grid(file: WeightFile, prefix: str, patch_size: int, slots: int) -> tuple[int, int]:
+    """Rows and columns of patches; `slots`: entries of the position table before those of them."""
+    size = file.config.get("image_size")
+    if _is_dinov3(file):  # the grid of an image is that of its whole patches
+        rows, columns = as_size(file.hints.get("image_size") or size or 224)
+        return rows // patch_size, columns // patch_size
+    entries, known_size = file.shapes[f"{prefix}{_POSITIONS}"][1], as_size(size) if size else None
+    return grid_of(entries, [slots], known_size, patch_size)[0]
 
 
 def _patches(file: WeightFile, prefix: str) -> tuple[int, int, int]:

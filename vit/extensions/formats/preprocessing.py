@@ -88,14 +88,7 @@ def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str,
     if values["resample"] not in _PILLOW:
         raise _unlike("resample", values["resample"])
     resized, edge = _resized(values["size"], is_edge=is_edge)
-    seen = resized
-    if values["do_center_crop"]:
-        crop = values.get("crop_size", resized[0])
-        seen = (crop, crop) if isinstance(crop, int) else (crop.get("height"), crop.get("width"))
-        if None in seen:
-            raise _unlike("crop_size", crop)
-    elif edge:
-        raise Inexpressible("do_center_crop=False with a shortest edge leaves images of any shape")
+    seen = _seen(values, resized, edge=edge)
     fraction = seen[0] / resized[0]
     if fraction > 1 or tuple(round(side / fraction) for side in seen) != resized:
         raise Inexpressible(f"crop_size={list(seen)} of size={list(resized)} is not done here")
@@ -135,6 +128,19 @@ def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
     if set(entry) == {"shortest_edge"}:
         return (entry["shortest_edge"],) * 2, True
     raise _unlike("size", entry)
+
+
+def _seen(values: dict[str, Any], resized: tuple[int, int], *, edge: bool) -> tuple[int, int]:
+    """(height, width) after the crop, if there is one."""
+    if not values["do_center_crop"]:
+        if not edge:
+            return resized
+        raise Inexpressible("do_center_crop=False with a shortest edge leaves images of any shape")
+    crop = values.get("crop_size", resized[0])
+    seen = (crop, crop) if isinstance(crop, int) else (crop.get("height"), crop.get("width"))
+    if None in seen:
+        raise _unlike("crop_size", crop)
+    return seen
 
 
 def _folded(values: dict[str, Any]) -> tuple[Sequence[float], Sequence[float]]:

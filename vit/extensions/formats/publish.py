@@ -39,9 +39,8 @@ def model_card(directory: str | Path, repository: str) -> str:
     ]
     for key in ("recipe", "data", "source"):
         if value := extra.get(key):
-            text = (
-                value if isinstance(value, str) else f"```json\n{json.dumps(value, indent=1)}\n```"
-            )
+            text = f"```json\n{json.dumps(value, indent=1)}\n```"
+            text = value if isinstance(value, str) else text
             lines += [f"## {key.capitalize()}", "", text, ""]
     metrics = extra.get("metrics") or {}
     if metrics:

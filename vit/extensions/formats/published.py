@@ -114,9 +114,7 @@ class Published(NamedWeights):
     @override
     def preprocess(self) -> dict[str, Any]:
         """`Preprocess.to_dict()`."""
-        from vit.extensions.formats.preprocessing import (
-            timms_fraction,  # torch: not to print the table
-        )
+        from vit.extensions.formats.preprocessing import timms_fraction  # torch
         from vit.preprocessing import Preprocess
 
         fraction = self.crop_fraction
@@ -180,9 +178,7 @@ class PublishedNames(Names):
         theirs = bare.removeprefix("timm/")
         defaults = listing()["defaults"]
         if theirs in defaults:
-            rows = [
-                row.name for row in table().values() if (row.timm or "").partition(".")[0] == theirs
-            ]
+            rows = [n for n, row in table().items() if (row.timm or "").partition(".")[0] == theirs]
             return UserError(
                 f"{theirs} means {defaults[theirs]} in timm, which is not in the table; of this "
                 f"architecture and image size there are {', '.join(rows)}"
@@ -201,9 +197,8 @@ class PublishedNames(Names):
             architectures = dict.fromkeys(row.architecture for row in table().values())
             hint = did_you_mean(bare, [*architectures, *table(), *_their_names()])
             hint = hint or did_you_mean_beside(word) or "; `vit models --weights` lists them"
-        return UserError(
-            f"no file or directory {word!r}, and no published weights of that name{hint}"
-        )
+        nothing = "no published weights of that name"
+        return UserError(f"no file or directory {word!r}, and {nothing}{hint}")
 
     @override
     def of(self, architecture: str) -> list[str]:
@@ -216,9 +211,8 @@ class PublishedNames(Names):
         licences = {row.licence for row in table().values()}
         wanted = licence and licence.lower()
         if wanted is not None and wanted not in licences:
-            raise UserError(
-                f"--licence {licence} has no weights; choose {' | '.join(sorted(licences))}"
-            )
+            choices = " | ".join(sorted(licences))
+            raise UserError(f"--licence {licence} has no weights; choose {choices}")
         rows = [
             row
             for name, row in table().items()

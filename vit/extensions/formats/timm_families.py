@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit.errors import UserError
-from vit.extensions.formats.facts import SIZES
+from vit.extensions.formats.facts import SIZES, heads_of_width
 from vit.extensions.formats.refusals import refused
 from vit.models.config import Activation, Rotary, ViTConfig
 from vit.weights.formats import MissingFact
@@ -190,13 +190,15 @@ def epsilon(file: WeightFile, rotary: Rotary | None) -> float:
 def check_arguments(
     file: WeightFile,
     entry: Family | None,
-    *,
-    has_prefix: bool,
-    patch_size: int,
+    shapes: dict[str, tuple[int, ...]],
     rotary: Rotary | None = None,
 ) -> None:
-    """UserError for an argument in `model_args` that may change logits."""
-    arguments = arguments_of(file)
+    """UserError for an argument in `model_args` that may change logits; `shapes` by our names."""
+    arguments, has_prefix = arguments_of(file), not {"cls_token", "reg_token"}.isdisjoint(shapes)
+    patch_size = shapes.get("patch_embed.proj.weight", (1,))[-1]
+    if {"dist_token", "reg_token"} <= shapes.keys():
+        both = "registers beside a distillation token"
+        raise UserError(f"{file.path} has {both}, which timm does not use")
     harmless = {
         "norm_layer": str(arguments.get("norm_layer")).replace("_", "").lower() == "layernorm",
         "pool_include_prefix": not (arguments.get("pool_include_prefix") and has_prefix)
@@ -222,12 +224,15 @@ def _unsupported(file: WeightFile, name: str, value: object) -> UserError:
     return UserError(f"{file.path}: timm's {name}={value!r} (config.json) is not supported here")
 
 
-def activation(file: WeightFile, entry: Family | None, *, gated: bool) -> Activation:
+def activation(
+    file: WeightFile, entry: Family | None, shapes: dict[str, tuple[int, ...]]
+) -> Activation:
     """GELU's form by the user's word, else the description's, else timm's habit."""
     if "activation" in file.hints:
         return file.hints["activation"]
     name = arguments_of(file).get("act_layer")
-    if gated:
+    split = "blocks.0.mlp.fc1_g.weight" in file.shapes
+    if split or shapes["blocks.0.mlp.fc1.weight"][0] == 2 * shapes["blocks.0.mlp.fc2.weight"][1]:
         if name is not None and name not in _GATES:
             raise _unsupported(file, "act_layer", name)
         return "swiglu"
@@ -238,8 +243,10 @@ def activation(file: WeightFile, entry: Family | None, *, gated: bool) -> Activa
     return _GELU[name]
 
 
-def heads(file: WeightFile, entry: Family | None, width: int) -> int | None:
-    """Attention heads by the user's word or the description; None where both are silent.
+def heads(
+    file: WeightFile, entry: Family | None, width: int, notes: list[str], *, scaled: bool
+) -> int:
+    """Attention heads by the user's word or the description, else as of `heads_of_width`.
 
     An architecture's number holds at its own width, and where `embed_dim` was changed alone.
     """
@@ -247,11 +254,13 @@ def heads(file: WeightFile, entry: Family | None, width: int) -> int | None:
     number = file.hints.get("num_heads") or arguments.get("num_heads")
     if number is None and entry is not None and (width == entry.width or "embed_dim" in arguments):
         number = entry.num_heads
-    return number
+    return number or heads_of_width(file, width, notes, scaled=scaled)
 
 
-def has_qkv_biases(file: WeightFile, entry: Family | None) -> bool:
+def has_qkv_biases(file: WeightFile, entry: Family | None, rotary: Rotary | None = None) -> bool:
     """True if the queries, keys and values have biases."""
+    if entry is None and rotary is not None and not rotary.key_bias:
+        return False
     has_biases = entry is None or _WITHOUT_QKV_BIASES.search(entry.architecture) is None
     return arguments_of(file).get("qkv_bias", has_biases) is not False
 
@@ -283,12 +292,8 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     The user's options supply it. What timm's habit decides (exact GELU at most shapes) is only a
     note of the report.
     """
-    hints = file.hints
-    if (
-        config.rotary is None
-        and config.pos_embed == "none"
-        and "pos_embed" not in {**hints, **arguments_of(file)}
-    ):
+    hints, stated = file.hints, {**file.hints, **arguments_of(file)}
+    if config.rotary is None and config.pos_embed == "none" and "pos_embed" not in stated:
         raise MissingFact(
             f"{file.path} has no table of positions and no description of its model: rotary "
             "positions leave no tensors, so load one with the config.json that timm saves beside "
@@ -317,7 +322,7 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
             "activation='gelu_tanh' or 'gelu'"
         )
     if config.pool == "gap" and shape == (768, 16) and side not in _TWELVE_HEADS:
-        if "num_heads" not in {**hints, **arguments_of(file)}:
+        if "num_heads" not in stated:
             raise MissingFact(
                 f"{file.path} does not say how many attention heads it has: of timm's models of "
                 "width 768 without a class token, SigLIP's have 12 and vit_base_patch16_gap_224 "

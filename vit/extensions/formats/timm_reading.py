@@ -14,7 +14,6 @@ from vit.extensions.formats.facts import (
     count_layers,
     fill_qkv_biases,
     grid_of,
-    heads_of_width,
     patch_size_of,
     positions_into_token,
 )
@@ -69,11 +68,7 @@ def recognise(file: WeightFile) -> Recognised:
     """
     if _PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
-    decoder = [key for key in file.shapes if key.startswith(("decoder_", "mask_token"))]
-    if "decoder_embed.weight" not in decoder:  # as facebookresearch/mae has it
-        decoder = []
-    # A head of several layers makes projections for a pre-training (MoCo v3).
-    decoder += [key for key in file.shapes if re.match(r"head\.\d", key)]
+    decoder = _decoder(file)
     file = file.renamed(lambda key: None if key in decoder else key)
     entry = families.family_of(file)
     if error := sign_of_others(file.path, file.shapes):
@@ -81,17 +76,7 @@ def recognise(file: WeightFile) -> Recognised:
     rotary = families.rotary_of(file, entry)
     names = {key: _our_name(key, rotary) for key in file.shapes}
     shapes = file.renamed(names.get).shapes
-    if {"dist_token", "reg_token"} <= shapes.keys():
-        raise UserError(
-            f"{file.path} has registers beside a distillation token, which timm does not use"
-        )
-    families.check_arguments(
-        file,
-        entry,
-        has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes),
-        patch_size=shapes["patch_embed.proj.weight"][-1],
-        rotary=rotary,
-    )
+    families.check_arguments(file, entry, shapes, rotary)
     rules = [
         (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
         for key, ours in names.items()
@@ -100,17 +85,10 @@ def recognise(file: WeightFile) -> Recognised:
     tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
     notes: list[str] = []
     config, register_slots = _config(file, shapes, entry, notes, rotary)
-    bare = entry is None and rotary is not None and not rotary.key_bias
-    if bare or not families.has_qkv_biases(file, entry):
+    if not families.has_qkv_biases(file, entry, rotary):
         fill_qkv_biases(tensors, config)
     if entry is None and "blocks.0.attn.qkv.bias" in tensors:
-        families.check_silent(file, config)
-        if "pos_embed" in shapes and config.class_token and not config.pos_embed_class_slot:
-            rows, columns = config.grid
-            notes.append(
-                f"the table of positions is taken for {rows}x{columns} patches without entries for "
-                "the tokens before them; image_size=(height, width) decides"
-            )
+        notes += _open_facts(file, config)
     if register_slots is not None:
         positions_into_token(tensors, "reg_token", register_slots, config.num_registers)
     prepared, assumed = _preprocessing(file, config)
@@ -127,6 +105,27 @@ def recognise(file: WeightFile) -> Recognised:
         **prepared,
         notes=assumed + notes,
     )
+
+
+def _decoder(file: WeightFile) -> list[str]:
+    """Keys of what is used in pre-training only."""
+    is_mae = "decoder_embed.weight" in file.shapes  # of facebookresearch/mae
+    starts = ("decoder_", "mask_token") if is_mae else ()
+    # A head of several layers makes projections for a pre-training (MoCo v3).
+    return [key for key in file.shapes if key.startswith(starts) or re.match(r"head\.\d", key)]
+
+
+def _open_facts(file: WeightFile, config: ViTConfig) -> list[str]:
+    """A note where the table of positions could also have an entry for the class token. UserError
+    as of `check_silent`."""
+    families.check_silent(file, config)
+    if config.pos_embed != "learned" or not config.class_token or config.pos_embed_class_slot:
+        return []
+    rows, columns = config.grid
+    return [
+        f"the table of positions is taken for {rows}x{columns} patches without entries for "
+        "the tokens before them; image_size=(height, width) decides"
+    ]
 
 
 def _our_name(key: str, rotary: Rotary | None) -> str:
@@ -157,37 +156,21 @@ def _config(
     rotary: Rotary | None,
 ) -> tuple[ViTConfig, int | None]:
     """The architecture, and the first entry of the registers in the position table, if any."""
-    width, _, side, other_side = shapes["patch_embed.proj.weight"]
-    if side != other_side:
-        raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
-    stem_depths = None
-    if any(key.startswith(_STEM) for key in shapes):
-        stem_depths = _depths(shapes, f"{_STEM}stages.")
-    patch_size = patch_size_of(side, stem_depths)
-    first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
-    if f"{first}.weight" not in shapes:
-        raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
-    hidden = shapes["blocks.0.mlp.fc2.weight"][1]
-    split = "blocks.0.mlp.fc1_g.weight" in file.shapes
-    gated = split or shapes["blocks.0.mlp.fc1.weight"][0] == 2 * hidden
-    layer_scale = 1e-5 if "blocks.0.ls1.gamma" in shapes else None
-    num_heads = families.heads(file, entry, width)
-    if num_heads is None:
-        num_heads = heads_of_width(file, width, notes, scaled=layer_scale is not None)
+    patch_size, in_channels, stem_depths = _patches(file, shapes)
+    width, hidden = shapes["patch_embed.proj.weight"][0], shapes["blocks.0.mlp.fc2.weight"][1]
+    scaled = "blocks.0.ls1.gamma" in shapes
     registers = shapes.get("reg_token", (1, 0))[1]
     learned = sum(name in shapes for name in ("cls_token", "dist_token"))
     grid, slots, resize = _positions(file, shapes, learned, registers, patch_size)
-    head = shapes.get("head.weight")
-    pre_logits = shapes.get("pre_logits.fc.weight")
     config = ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
         patch_size=patch_size,
-        in_channels=shapes[f"{first}.weight"][1],
-        num_classes=head[0] if head else 0,
+        in_channels=in_channels,
+        num_classes=shapes.get("head.weight", (0,))[0],
         width=width,
         depth=count_layers(shapes, "blocks."),
         mlp_dim=hidden,
-        num_heads=num_heads,
+        num_heads=families.heads(file, entry, width, notes, scaled=scaled),
         pool=_pool(families.pooling(file, entry), shapes, width),
         norm_after_pool="fc_norm.weight" in shapes,
         class_token="cls_token" in shapes,
@@ -196,15 +179,31 @@ def _config(
         pos_embed="learned" if "pos_embed" in shapes else "none",
         pos_embed_class_slot=bool(slots),
         pos_resize=resize,
-        representation_size=pre_logits[0] if pre_logits else None,
-        layer_scale=layer_scale,
-        activation=families.activation(file, entry, gated=gated),
+        representation_size=(shapes.get("pre_logits.fc.weight") or (None,))[0],
+        layer_scale=1e-5 if scaled else None,
+        activation=families.activation(file, entry, shapes),
         layer_norm_eps=families.epsilon(file, rotary),
         rotary=rotary,
         stem_depths=stem_depths,
         ws_mode="timm",
     )
     return config, learned if slots > learned else None
+
+
+def _patches(
+    file: WeightFile, shapes: dict[str, tuple[int, ...]]
+) -> tuple[int, int, tuple[int, ...] | None]:
+    """Pixels of a patch, channels of the images, and depths of the convolutional stem, if any."""
+    _, _, side, other_side = shapes["patch_embed.proj.weight"]
+    if side != other_side:
+        raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
+    stem_depths = None
+    if any(key.startswith(_STEM) for key in shapes):
+        stem_depths = _depths(shapes, f"{_STEM}stages.")
+    first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
+    if f"{first}.weight" not in shapes:
+        raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
+    return patch_size_of(side, stem_depths), shapes[f"{first}.weight"][1], stem_depths
 
 
 def _positions(
@@ -267,7 +266,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         raise refused("timm", architecture)
     if error := sign_of_others(file.path, file.shapes):
         raise error
-    families.check_arguments(file, None, has_prefix=False, patch_size=1)
+    families.check_arguments(file, None, {})
     families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
     description = families.described(file)

@@ -42,10 +42,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     if isinstance(config, ResNetConfig):
         architecture = _RESNETS.get((config.depths, config.width_factor))
         if architecture is None:
-            raise UserError(
-                f"timm has no BiT with depths {list(config.depths)} and width factor "
-                f"{config.width_factor}; try --to google"
-            )
+            sizes = f"depths {list(config.depths)} and width factor {config.width_factor}"
+            raise UserError(f"timm has no BiT with {sizes}; try --to google")
         arguments: dict[str, Any] = {"in_chans": config.in_channels}
         pool, num_features = "avg", config.stage_channels[-1]
     else:
@@ -61,15 +59,11 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         if config.pos_embed == "sincos2d":
             tensors["pos_embed"] = sincos2d(config.grid, config.width)
             notes.append("the fixed positions are written as a table of learned ones")
-    cfg = {}
+    cfg = {} if info.preprocess is None else to_timm(info.preprocess)
     if info.preprocess is not None:
-        cfg = to_timm(info.preprocess)
         notes += rounding_note("timm", info.preprocess, "even")
-    cfg |= {
-        "input_size": [config.in_channels, *config.size],
-        "num_classes": config.num_classes,
-        "fixed_input_size": isinstance(config, ViTConfig),
-    }
+    cfg |= {"input_size": [config.in_channels, *config.size], "num_classes": config.num_classes}
+    cfg["fixed_input_size"] = isinstance(config, ViTConfig)
     labels = {} if info.classes is None else {"label_names": info.classes}
     values = {
         "architecture": architecture,

@@ -61,17 +61,16 @@ class Torchvision(Format):
         )
         # Trained at 224 by torchvision's recipe; all larger ones are SWAG's, resized bicubically.
         swag = config.size > (224, 224)
-        preprocess = of_imagenet(
-            config.size,
-            interpolation="bicubic" if swag else "bilinear",
-            crop_fraction=1.0 if swag else 0.875,
-        )
         return Recognised(
             format="torchvision",
             config=config,
             tensors=tensors,
             used=used,
-            preprocess=preprocess,
+            preprocess=of_imagenet(
+                config.size,
+                interpolation="bicubic" if swag else "bilinear",
+                crop_fraction=1.0 if swag else 0.875,
+            ),
             notes=notes,
         )
 

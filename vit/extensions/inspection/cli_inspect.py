@@ -1,5 +1,6 @@
 """`vit inspect`: attention maps, rollout, Grad-CAM and filters as figures and a page."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser, chosen_device, pictures, pixels, weights_of
@@ -18,21 +19,7 @@ examples:
 
 def run(args: list[str]) -> int:
     """Writes the figures and the page, and prints their paths."""
-    parser = OneLineParser(
-        prog="vit inspect",
-        description="Writes attention maps, rollout, Grad-CAM and filters as figures and a page.",
-        epilog=EPILOG,
-    )
-    add = parser.add_argument
-    add("model", help="a run, a directory or file of weights, a name or an address")
-    add("images", nargs="*", help="pictures, or folders of them")
-    add("--out", default="inspection", metavar="DIR", help="default inspection")
-    add("--layers", type=int, nargs="+", metavar="N", help="layers from 0 (default: four of them)")
-    add("--heads", type=int, nargs="+", metavar="N", help="heads from 0 (default: all)")
-    add("--class", dest="label", metavar="NAME", help="name or index (default: the predicted one)")
-    add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
-    add("--device", help="such as cpu or cuda (default: the best)")
-    options = parser.parse_args(args)
+    options = _options(args)
     paths = list(map(Path, pictures(options.images)))
     out = writable(Path(options.out).expanduser(), "--out")
 
@@ -62,3 +49,21 @@ def run(args: list[str]) -> int:
     if peak is not None:
         say(f"peak memory: {peak / 1e6:,.0f} MB")
     return 0
+
+
+def _options(args: list[str]) -> Namespace:
+    parser = OneLineParser(
+        prog="vit inspect",
+        description="Writes attention maps, rollout, Grad-CAM and filters as figures and a page.",
+        epilog=EPILOG,
+    )
+    add = parser.add_argument
+    add("model", help="a run, a directory or file of weights, a name or an address")
+    add("images", nargs="*", help="pictures, or folders of them")
+    add("--out", default="inspection", metavar="DIR", help="default inspection")
+    add("--layers", type=int, nargs="+", metavar="N", help="layers from 0 (default: four of them)")
+    add("--heads", type=int, nargs="+", metavar="N", help="heads from 0 (default: all)")
+    add("--class", dest="label", metavar="NAME", help="name or index (default: the predicted one)")
+    add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
+    add("--device", help="such as cpu or cuda (default: the best)")
+    return parser.parse_args(args)

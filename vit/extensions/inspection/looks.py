@@ -64,12 +64,7 @@ def look(
         pictures.append((title, overlay(photo.picture, values[0])))
 
     if model.config.num_classes:
-        with torch.inference_mode():
-            logits = model(x)[0].float()
-        scaled = logits / subject.temperature
-        shares = scaled.sigmoid() if subject.multilabel else scaled.softmax(0)
-        best = int(logits.argmax())
-        answer = f"{subject.class_name(best)} {shares[best]:.1%}"
+        best, answer = _answer(subject, x)
         label = best if label is None else label
         name = subject.class_name(label)
     if not has_attention(model):
@@ -88,8 +83,6 @@ def look(
     weights = maps.attention(model, x, layers)[0]
     if len(heads) < model.config.num_heads:  # a copy
         weights = weights[:, list(heads)]
-    features = maps.patch_features(model, x)[0]
-    unit = torch.nn.functional.normalize(features.flatten(0, 1).float(), dim=-1)
     return Look(
         photo=photo,
         answer=answer,
@@ -97,10 +90,28 @@ def look(
         layers=list(layers),
         heads=list(heads),
         weights=weights,
-        similarity=(unit @ unit.T).unflatten(0, (gh, gw)).unflatten(2, (gh, gw)),
+        similarity=_similarities(model, x),
         grid=(gh, gw),
         prefix=model.num_prefix_tokens,
     )
+
+
+def _similarities(model: Model, x: Tensor) -> Tensor:
+    """Cosines of the features of all pairs of patches, `gh gw gh gw`."""
+    features = maps.patch_features(model, x)[0]
+    grid = features.shape[:2]
+    unit = torch.nn.functional.normalize(features.flatten(0, 1).float(), dim=-1)
+    return (unit @ unit.T).unflatten(0, grid).unflatten(2, grid)
+
+
+def _answer(subject: Subject, x: Tensor) -> tuple[int, str]:
+    """The most probable class of an image, and its name with the probability."""
+    with torch.inference_mode():
+        logits = subject.model(x)[0].float()
+    scaled = logits / subject.temperature
+    shares = scaled.sigmoid() if subject.multilabel else scaled.softmax(0)
+    best = int(logits.argmax())
+    return best, f"{subject.class_name(best)} {shares[best]:.1%}"
 
 
 def glances(

@@ -56,21 +56,12 @@ def survey(
     explain; by default each photo's predicted one.
     """
     model, result, tokens = subject.model, Survey(out), []
+    indices, chosen = _layers_and_heads(model, name, layers, heads)
     if has_attention(model):
-        depth = model.config.depth
-        spread = sorted({depth * (i + 1) // 4 - 1 for i in range(4) if depth * (i + 1) >= 4})
-        indices = _chosen("layers", layers, depth) or spread
-        all_heads = list(range(model.config.num_heads))
-        chosen = _chosen("heads", heads, len(all_heads)) or all_heads
         tokens = prefix_names(model)
         _parameters(model, result)
-    else:
-        if layers is not None or heads is not None:
-            option = "--layers" if layers is not None else "--heads"
-            raise UserError(f"{option}: {name} is a ResNet without attention; leave the option out")
-        if not paths:
-            raise UserError(f"{name} is a ResNet without attention; give images for Grad-CAM")
-        indices, chosen = [], []
+    elif not paths:
+        raise UserError(f"{name} is a ResNet without attention; give images for Grad-CAM")
     images, averages = [], []
     for i, path in enumerate(paths[:AVERAGED]):
         photo = open_photo(subject, path)
@@ -82,12 +73,7 @@ def survey(
             _figures(seen, f"{i + 1:02}_{path.stem}", result)
             images.append(page_image(seen, model.patch_size))
     if averages:
-        title = f"mean over {len(averages)} image{'s' * (len(averages) != 1)}"
-        distance, entropy = torch.stack(averages).mean(0)
-        drawn = figures.by_depth(distance, "mean attention distance, pixels", title)
-        result.write("attention_distance", drawn)
-        drawn = figures.by_depth(entropy, "entropy of attention, nats", title)
-        result.write("head_entropy", drawn)
+        _averages(averages, result)
     if images:
         size = "x".join(map(str, subject.preprocess.image_size))
         about = f"{len(images)} images of {size} pixels"
@@ -99,6 +85,32 @@ def survey(
             result.notes.append(f"maps have {rows} x {columns} values; the rest is interpolated")
     result.notes += _left_out(model, len(paths))
     return result
+
+
+def _layers_and_heads(
+    model: Model, name: str, layers: Sequence[int] | None, heads: Sequence[int] | None
+) -> tuple[list[int], list[int]]:
+    """Indices of those that are shown; none of a ResNet. UserError for one that there is not."""
+    if not has_attention(model):
+        if layers is not None or heads is not None:
+            option = "--layers" if layers is not None else "--heads"
+            raise UserError(f"{option}: {name} is a ResNet without attention; leave the option out")
+        return [], []
+    depth = model.config.depth
+    spread = sorted({depth * (i + 1) // 4 - 1 for i in range(4) if depth * (i + 1) >= 4})
+    all_heads = list(range(model.config.num_heads))
+    chosen = _chosen("heads", heads, len(all_heads)) or all_heads
+    return _chosen("layers", layers, depth) or spread, chosen
+
+
+def _averages(values: list[torch.Tensor], result: Survey) -> None:
+    """Draws the mean distance and entropy of attention over photos, by depth."""
+    title = f"mean over {len(values)} image{'s' * (len(values) != 1)}"
+    distance, entropy = torch.stack(values).mean(0)
+    drawn = figures.by_depth(distance, "mean attention distance, pixels", title)
+    result.write("attention_distance", drawn)
+    drawn = figures.by_depth(entropy, "entropy of attention, nats", title)
+    result.write("head_entropy", drawn)
 
 
 def _chosen(name: str, wanted: Sequence[int] | None, count: int) -> list[int]:

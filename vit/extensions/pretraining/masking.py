@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vit.errors import INSIDE_ONE, UserError
+from vit.errors import Range, UserError
 from vit.shapes import Float, Int
 
 Target = Literal["mean_color", "colors_4x4", "pixels"]
@@ -25,7 +25,7 @@ NUM_COLORS = 512
 MASKED, SWAPPED = 0.8, 0.1
 """Shares of the corrupted patches that become [mask] or another patch; the rest stays as it is."""
 
-FRACTION = INSIDE_ONE
+FRACTION = Range("in (0, 1)", lambda value: 0 < value < 1)
 
 DRAWS = 3
 """Uniform numbers of each patch."""

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image, ImageOps
 
@@ -75,16 +76,23 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     if num <= WITH_NUMBERS:
         _write_shares(axes, share, letters, theme)
     else:
-        bar = figure.colorbar(shares, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
-        bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "5 %", "25 %", "50 %", "100 %"])
-        bar.ax.tick_params(colors=theme.muted, labelsize=letters, length=0)
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+        _draw_scale(axes, shares, letters, theme)
     if num < len(classes):
         title = f"The {num} of {len(classes)} classes with the largest errors"
         if not most_confused(matrix, limit=1):
             title = f"No errors; the first {num} of {len(classes)} classes"
         figure.suptitle(title, color=theme.ink, fontsize=10)
     return figure
+
+
+def _draw_scale(axes: Axes, shares: AxesImage, size: float, theme: Theme) -> None:
+    """The shares that colours mean, beside the matrix."""
+    figure = axes.get_figure()
+    assert figure is not None
+    bar = figure.colorbar(shares, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
+    bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "5 %", "25 %", "50 %", "100 %"])
+    bar.ax.tick_params(colors=theme.muted, labelsize=size, length=0)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 
 def most_confused_classes(matrix: np.ndarray) -> list[int]:
@@ -261,14 +269,19 @@ def _sheet(
     canvas.draw()
     sheet = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     # An Axes for each image would take 20 ms, before the first step of every run.
-    longer = round(side * figure.dpi)
-    for image, (left, low) in zip(images, places, strict=True):
+    for image, place in zip(images, places, strict=True):
         if image is not None:
-            crisp = max(image.size) < PIXEL_ART
-            method = Image.Resampling.NEAREST if crisp else Image.Resampling.LANCZOS
-            fitted = ImageOps.contain(image, (longer, longer), method)
-            sheet.paste(fitted, (left, low - fitted.height))
+            _paste(sheet, image, place, round(side * figure.dpi))
     return sheet
+
+
+def _paste(sheet: Image.Image, image: Image.Image, place: tuple[int, int], side: int) -> None:
+    """Puts an image, fitted into a square, with its lower left corner at a place."""
+    crisp = max(image.size) < PIXEL_ART
+    method = Image.Resampling.NEAREST if crisp else Image.Resampling.LANCZOS
+    fitted = ImageOps.contain(image, (side, side), method)
+    left, low = place
+    sheet.paste(fitted, (left, low - fitted.height))
 
 
 def legible_name(name: str, index: int) -> str:

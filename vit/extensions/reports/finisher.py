@@ -16,7 +16,7 @@ from vit.runs.directory import recorded_options
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import FILE, Predictions
 from vit.runs.records import read_summary
-from vit.tables import objects
+from vit.tables import resolve, rows
 
 
 class Scored(Subject):
@@ -43,7 +43,7 @@ def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> N
     if subject is not None:
         open_image = partial(subject.data.open_image, subject.split)
         network: Any = subject.build_model().model
-        glances: list[Glance] = [*objects("glances").values()]
+        glances: list[Glance] = [*map(resolve, rows("glances").values())]
         looks = (glance(network, subject.data.preprocess) for glance in glances)
         look = next((each for each in looks if each is not None), None)
     write_results(

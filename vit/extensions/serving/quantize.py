@@ -15,6 +15,7 @@ from vit.data.folder import load_folder
 from vit.data.sampler import evaluated
 from vit.data.scan import image_files
 from vit.data.settings import ModelClasses, Reading
+from vit.data.sources import ImageSet
 from vit.data.trained_on import Known, digests
 from vit.errors import UserError, needed, some_of
 from vit.extensions.reports.intervals import Paired
@@ -88,10 +89,7 @@ def export_int8(
         raise UserError("int8 is for models with classes and one label per image")
     preprocess, arrays = about.preprocess, about.preprocess.channels is not None
     paths = _calibration(Path(calibration).expanduser(), about.classes, arrays=arrays)
-    asked = Reading(model=ModelClasses(names=about.classes), arrays=arrays, tree=about.tree)
-    splits = load_folder(check, asked)
-    images = splits.get(splits.scored)
-    assert images is not None
+    images = _labelled(check, about.classes, arrays=arrays, tree=about.tree)
     shown = cut((images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)), preprocess)
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
         plain, file = Path(elsewhere) / path.name, folder / path.name
@@ -105,19 +103,33 @@ def export_int8(
         engine = open_engine(file)
         int8 = compare(graph, engine.run, shown, proof.origin)
         accuracy = paired(run, engine.run, images, preprocess)
-        if accuracy.drop > max_drop:
-            low, high = accuracy.interval
-            raise Differs(
-                f"{path} was not kept: int8 loses {accuracy.drop:.2f} points of accuracy "
-                f"({low:.2f} to {high:.2f}) on {len(images):,} images, more than {max_drop:g}; "
-                f"calibrate on {MOST} pictures like those it will see, or allow more (--max-drop)"
-            )
+        _check_drop(path, accuracy, len(images), max_drop)
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
         of_calibration = digests([files(paths)])
         assert of_calibration is not None  # they are files
         common = int(Known(of_calibration, "the calibration").mask(images).sum())
         return Quantized(moved(folder, path), detail, proof, int8, accuracy, common)
+
+
+def _labelled(check: str | Path, classes: list[str], *, arrays: bool, tree: bool) -> ImageSet:
+    """The pictures of class folders that are scored."""
+    asked = Reading(model=ModelClasses(names=classes), arrays=arrays, tree=tree)
+    splits = load_folder(check, asked)
+    images = splits.get(splits.scored)
+    assert images is not None
+    return images
+
+
+def _check_drop(path: Path, accuracy: Paired, count: int, max_drop: float) -> None:
+    """Differs if more points are lost than allowed."""
+    if accuracy.drop > max_drop:
+        low, high = accuracy.interval
+        raise Differs(
+            f"{path} was not kept: int8 loses {accuracy.drop:.2f} points of accuracy "
+            f"({low:.2f} to {high:.2f}) on {count:,} images, more than {max_drop:g}; "
+            f"calibrate on {MOST} pictures like those it will see, or allow more (--max-drop)"
+        )
 
 
 def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path]:

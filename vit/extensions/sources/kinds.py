@@ -4,10 +4,9 @@ What reads a root is imported once it is taken.
 """
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.data.roots import Source, place_name
+from vit.data.roots import Source
 from vit.errors import UserError
 
 if TYPE_CHECKING:  # torch
@@ -52,11 +51,6 @@ class Shards(Source):
         from vit.extensions.sources.shards import shard_parts
 
         return part_splits(root, shard_parts(root, reading, shards), reading)
-
-    def name(self, root: str) -> str:
-        """The folder of a pattern of shards."""
-        pattern = root.endswith(".tar") and not os.path.isfile(os.path.expanduser(root))
-        return Path(root).expanduser().resolve().parent.name if pattern else place_name(root)
 
 
 class Lists(Source):

@@ -32,10 +32,11 @@ from vit.data.find import check_source, find_splits
 from vit.data.loaders import range_loader
 from vit.data.photo import Photo
 from vit.data.sampler import block_order
-from vit.data.scan import image_extensions
+from vit.data.scan import EXTENSIONS
 from vit.data.settings import Reading, Splitting
-from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits, images_digest
+from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits
 from vit.errors import UserError
+from vit.extensions.sources.digests import images_digest
 from vit.extensions.sources.opened import OpenedImages
 from vit.extensions.sources.shards import (
     CLASSES,
@@ -154,7 +155,7 @@ def packed(images: ImageSet, index: int, resize: int | None) -> tuple[str, bytes
     place = item if isinstance(item, str) else getattr(item, "name", name)
     photo = Photo(NamedBytes(content, place))
     stem, suffix = os.path.splitext(name)
-    if suffix.lower() not in image_extensions():  # a row of Parquet, or of an array
+    if suffix.lower() not in EXTENSIONS:  # a row of Parquet, or of an array
         kind = (Image.open(io.BytesIO(content)).format or "").lower()
         stem, suffix = name, f".{'jpg' if kind in ('jpeg', 'mpo') else kind}"
     if resize is not None and min(photo.height, photo.width) > resize:

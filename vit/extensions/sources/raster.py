@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.console import Meter, note, say
+from vit.console import Meter, say
 from vit.data.decode import (
     PNG,
     ImageError,
@@ -36,7 +36,7 @@ from vit.data.decode import (
     upright,
 )
 from vit.data.settings import InputFormat
-from vit.data.sources import ImageSet, PathList
+from vit.data.sources import ImageSet
 from vit.errors import UserError, needed, some_of
 
 _NUMPY = b"\x93NUMPY"
@@ -46,8 +46,6 @@ _GRAY = 0
 _BITS_PER_SAMPLE = 258
 _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 """What becomes 1; other types have no agreed white."""
-SAMPLE, DARK = 16, 2**14
-"""Of images, whether they use their upper bits: how many, and the values that do not."""
 
 
 class Raster(Opener):
@@ -63,9 +61,6 @@ class Raster(Opener):
         self, inputs: InputFormat, images: ImageSet, channels: int, remedy: str | None
     ) -> InputFormat:
         return with_statistics(inputs, images, channels, remedy)
-
-    def look(self, paths: PathList) -> None:
-        note_unused_bits(paths)
 
 
 def open_raster(source: Any, channels: int) -> Tensor:
@@ -141,33 +136,6 @@ def channel_statistics(
     if not count:
         raise UserError("no train image can be read, so there is no mean and std")
     return mean.tolist(), np.sqrt(squares / count).tolist()
-
-
-def note_unused_bits(paths: PathList) -> None:
-    """Notes that gray files of 16 bits are nearly black as RGB, which has their upper 8 bits.
-
-    That is where none of about SAMPLE of them has a value of 14 bits or more, as of cameras and
-    scanners of 12 bits. Only PNG and TIFF files are opened.
-    """
-    highest = 0
-    for at in range(0, len(paths), max(1, len(paths) // SAMPLE)):
-        if paths[at].lower().endswith((".png", ".tif", ".tiff")):
-            with suppress(ImageError):  # which is for those to say who need all images
-                highest = max(highest, read(paths[at], _highest))
-    if 0 < highest < DARK:
-        note(
-            f"the values of 16-bit images end at {highest:,} of 65,535, so that they are nearly "
-            "black in 8 bits; --data.channels 1 reads all bits"
-        )
-
-
-def _highest(stream: Stream, head: bytes, name: str) -> int:
-    """The largest value of a gray image of 16 bits; of another one 0."""
-    with Image.open(stream) as image:
-        if not image.mode.startswith("I;16"):
-            return 0
-        check_size(image.height, image.width, name)
-        return int(np.asarray(image).max())
 
 
 def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:

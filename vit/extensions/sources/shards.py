@@ -31,7 +31,7 @@ from vit.data.decode import ImageError, NamedBytes
 from vit.data.folder import Part, class_of
 from vit.data.items import Kind, Opened
 from vit.data.loaders import range_loader
-from vit.data.scan import LITTER, image_extensions
+from vit.data.scan import EXTENSIONS, LITTER
 from vit.data.settings import Reading
 from vit.data.sources import SPLIT_WORDS, PathList, SplitName
 from vit.errors import UserError
@@ -303,14 +303,17 @@ def write_index(index: Index, path: Path) -> None:
         np.savez(temporary, allow_pickle=False, **index)
 
 
+_NUMBERS = {"offset": np.int64, "size": np.int64, "digest": np.uint32}
+"""Columns of an index that are numbers."""
+
+
 def index_of(shard: str, path: Path | None = None) -> Index:
     """The index of a shard, by one read of its copy at `path`, by default in the cache.
 
     UserError if it cannot be used, OSError for a full disk.
     """
     images: list[tuple[str, str, int, int, int]] = []  # key, name, offset, size, digest
-    labels: dict[str, str] = {}
-    left_out: list[str] = []
+    labels, left_out = dict[str, str](), list[str]()
     try:
         _, state = state_of(str(path or shard))
         path = path or local_copy(shard)
@@ -321,7 +324,7 @@ def index_of(shard: str, path: Path | None = None) -> Index:
                 content: Any = tar.extractfile(member) if member.isreg() else None
                 if content is None:
                     left_out += [] if member.isdir() else ["links"]
-                elif f".{kind}" in image_extensions():
+                elif f".{kind}" in EXTENSIONS:
                     digest = zlib.crc32(content.read())
                     images.append((key, name, member.offset_data, member.size, digest))
                 elif kind == "cls":
@@ -338,13 +341,7 @@ def index_of(shard: str, path: Path | None = None) -> Index:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{shard} cannot be read as a whole tar file: {reason}") from error
     keys, names, *numbers = map(list, zip(*images, strict=True)) if images else ([],) * 5
-    counts = Counter(keys)
-    for key in [*labels, *keys] if labels else []:
-        if (count := counts[key]) != 1 or key not in labels:
-            found = f"{'a' if key in labels else 'no'} label and {count} images"
-            raise UserError(f"{shard}: sample {key} has {found}; it must have one of each")
-    if again := [name for name, count in Counter(names).items() if count > 1]:
-        raise UserError(f"{shard}: {again[0]} is in it twice; pack it again")
+    _check_samples(shard, keys, names, labels)
     index = {
         "name": np.array([os.fsencode(name) for name in names], "S"),
         "label": np.array([labels.get(key, "").encode() for key in keys], "S"),
@@ -352,8 +349,19 @@ def index_of(shard: str, path: Path | None = None) -> Index:
         "bytes": np.array(size),
         "state": np.array(state or ""),
     }
-    kinds = {"offset": np.int64, "size": np.int64, "digest": np.uint32}
-    return index | {name: np.array(n, kinds[name]) for name, n in zip(kinds, numbers, strict=True)}
+    pairs = zip(_NUMBERS.items(), numbers, strict=True)
+    return index | {name: np.array(values, kind) for (name, kind), values in pairs}
+
+
+def _check_samples(shard: str, keys: list[str], names: list[str], labels: dict[str, str]) -> None:
+    """UserError for an image without its label, the other way round, and for a name twice."""
+    counts = Counter(keys)
+    for key in [*labels, *keys] if labels else []:
+        if (count := counts[key]) != 1 or key not in labels:
+            found = f"{'a' if key in labels else 'no'} label and {count} images"
+            raise UserError(f"{shard}: sample {key} has {found}; it must have one of each")
+    if again := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{shard}: {again[0]} is in it twice; pack it again")
 
 
 def _parts(member: str) -> tuple[str, str, str]:

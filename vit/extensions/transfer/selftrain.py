@@ -12,10 +12,11 @@ import torch
 from vit.console import say
 from vit.data.module import ImageData
 from vit.data.settings import Splitting
-from vit.data.sources import PathList, SplitName, images_digest
+from vit.data.sources import PathList, SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.evaluation.features import Extractor
 from vit.extensions.serving.answer_files import identity
+from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer.pseudo import Answers, check_unseen
 from vit.extensions.transfer.transfer import check_free, check_plan, train
 from vit.inference.classifier import Classifier, load

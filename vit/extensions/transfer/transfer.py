@@ -22,8 +22,9 @@ import torch.distributed as dist
 
 from vit.console import note, say
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import PathList, Splits, images_digest
+from vit.data.sources import PathList, Splits
 from vit.errors import UserError
+from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import protocols
 from vit.extensions.transfer.protocols import Protocol
 from vit.extensions.transfer.transfer_table import VTAB, Row, Trial, to_json, to_markdown
@@ -228,29 +229,14 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         )
     parts = splits.present().items()
     sizes = {n: images_digest(p, times=False) for n, p in parts if isinstance(p.items, PathList)}
-    final, lists, notes = [*source, "--data.splits.val_fraction=0"], {}, list(splits.notes)
+    final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
-        common = ["--data.splits.val_fraction=0"]
-        common += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
-        common += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
-        common += ["--data.columns.group=group"] if splits.train.groups is not None else []
-        search, final = ([f"--data.root={folder / file}", *common] for file in lists)
-    held = len(splits.val or ())
-    protocol = plan.protocol(name, len(splits.train) + held)
-    if searching and 0 < held < SMALL_SLICE:
-        notes.append(f"{name}: one image of the slice is {100 / held:.1f} %")
-    images = {"train": len(splits.train) + held, "slice": held * searching}
-    row = Row(
-        data=name,
-        metric="map" if splits.multilabel else "acc1",
-        steps=protocol.steps,
-        images={**images, "test": len(splits.test)},
-        notes=notes,
-    )
+        search, final = ([f"--data.root={folder / file}", *_columns(splits)] for file in lists)
+    protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
-        row=row,
+        row=_row(name, splits, protocol.steps, searching=searching),
         protocol=protocol,
         folder=folder,
         search=[*search, "--trainer.limit_val_batches=0", "--final_split=val"],
@@ -263,6 +249,26 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             "plan": asdict(protocol),
         },
     )
+
+
+def _columns(splits: Splits) -> list[str]:
+    """The options that read a list of `_listed`."""
+    options = ["--data.splits.val_fraction=0"]
+    options += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
+    options += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
+    options += ["--data.columns.group=group"] if splits.train.groups is not None else []
+    return options
+
+
+def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:
+    """The data set as it stands in the table before any run."""
+    held, notes = len(splits.val or ()), list(splits.notes)
+    if searching and 0 < held < SMALL_SLICE:
+        notes.append(f"{name}: one image of the slice is {100 / held:.1f} %")
+    images = {"train": len(splits.train) + held, "slice": held * searching}
+    images["test"] = len(splits.test or ())
+    metric = "map" if splits.multilabel else "acc1"
+    return Row(data=name, metric=metric, steps=steps, images=images, notes=notes)
 
 
 def _listed(splits: Splits, val: str) -> str:

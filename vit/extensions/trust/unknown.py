@@ -50,8 +50,6 @@ class References:
         from sklearn.covariance import ledoit_wolf  # an inference does without these
         from sklearn.decomposition import PCA
 
-        from vit.data.sampler import class_by_class
-
         unit = F.normalize(features.double(), dim=1)
         present, labels = labels.unique(return_inverse=True)
         (n, d), numbers = unit.shape, int(MEGABYTES * 1e6 / 2)
@@ -136,3 +134,12 @@ def outside(
     """
     of_usual = unlikeness(usual, usual, chosen).sort().values
     return unlikeness(scores, usual, chosen) > cut(of_usual, share, "unknown")
+
+
+def class_by_class(labels: Tensor, seed: int) -> Tensor:
+    """Positions of `labels` (n,), a class per sample, drawn by the seed: one of each class first,
+    then a second one of each, and so on."""
+    from vit.data.sampler import times_before  # an inference does without it
+
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    return order[times_before(labels[order]).argsort(stable=True)]
