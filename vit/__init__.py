@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from vit.extensions.recipes.ema import EMA as EMA
     from vit.extensions.recipes.foreach import LAMB as LAMB
     from vit.extensions.recipes.foreach import SGDW as SGDW
+    from vit.extensions.recipes.randaugment import RandAugment as RandAugment
     from vit.extensions.serving.write import export as export
+    from vit.extensions.transfer.pseudo import Pseudo as Pseudo
     from vit.inference.classifier import Classifier as Classifier
     from vit.inference.classifier import load as load
     from vit.inference.image_transform import transforms as transforms
@@ -35,6 +37,8 @@ _HOMES = {
     "LAMB": "vit.extensions.recipes.foreach",
     "LinearProbe": "vit.training.callbacks.linear_probe",
     "MuonWithAdamW": "vit.training.optimizers.muon",
+    "Pseudo": "vit.extensions.transfer.pseudo",
+    "RandAugment": "vit.extensions.recipes.randaugment",
     "Run": "vit.runs.notebook",
     "SGDW": "vit.extensions.recipes.foreach",
     "ViTConfig": "vit.models.config",

@@ -60,6 +60,8 @@ TABLES: dict[str, dict[str, str]] = {
         "lists": "vit.extensions.sources.kinds:Lists",
         "own": "vit.extensions.sources.kinds:Objects",
     },
+    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of its value.
+    "changes": {"extra": "vit.extensions.recipes.extra:OwnChange"},
     # Asked in this order for images that are not RGB; all others are Pillow's.
     "openers": {"raster": "vit.extensions.sources.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->

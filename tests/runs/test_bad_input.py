@@ -115,7 +115,7 @@ PHOTO_MISTAKES = [
     ("--patience=3 --trainer.limit_val_batches=0", ["patience=3 needs validation images"]),
     ("--data.channels=0", ["channels=0"]),
     ("--data.channels=3 --model.architecture.in_channels=4", ["in_channels=4"]),
-    ("--data.channels=5 --data.augment.randaugment=[2,9]", ["augment.randaugment changes RGB"]),
+    ("--data.channels=5 --data.augment.policy=vit.RandAugment", ["augment.policy changes RGB"]),
 ]
 UNKNOWN_INPUTS = ("--data.inputs.mean=null", "--data.inputs.std=null")
 

@@ -128,6 +128,8 @@ class Options:
             seed_everything(self.config.seed_everything, workers=True)
             self._complete()
             self._built = self.parser.instantiate(self.config)
+            if (pseudo := self._built.data.pseudo) is not None:
+                pseudo.check_loss(self.config.model.get("loss.kind"))
         except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
             raise explained(self.parser, error) from error
         if "augment" in self.own:
@@ -150,11 +152,6 @@ class Options:
             check_source(data.dataset, data.root)
         if len(sets) > 1:
             raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
-        if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
-            raise UserError(
-                "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
-                "--hard (data.pseudo.hard), or choose softmax or sigmoid"
-            )
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             built = self._check_values()
@@ -233,8 +230,8 @@ class Options:
         places = [(config.data, "root"), (config.model, "pretrained")]
         if (distillation := config.model.get("loss.distillation")) is not None:
             places.append((distillation, "teacher"))
-        if (pseudo := config.data.pseudo) is not None:
-            places += [(pseudo, "answers"), (pseudo, "root")]
+        if (pseudo := self._built.data.pseudo) is not None:
+            places += [(config.data.pseudo.init_args, name) for name in pseudo.paths]
         for group, name in places:
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub

@@ -46,7 +46,7 @@ class SelfTraining:
     students: list[str]
     """Architecture or recipe of each student; the last one stands for those after it."""
     pseudo: dict[str, Any]
-    """The fields of `vit.data.settings.Pseudo` but the two places."""
+    """The fields of `vit.Pseudo` but the two places."""
     out: Path
 
     def __post_init__(self) -> None:
@@ -58,10 +58,8 @@ class SelfTraining:
     def of_student(self, number: int) -> list[str]:
         """Arguments of the `vit fit` of a student, from 1."""
         places = {"answers": str(self.answers_of(number)), "root": self.paths.root}
-        words = [
-            *written_out(self.arguments),
-            f"--data.pseudo={json.dumps({**self.pseudo, **places})}",
-        ]
+        pseudo = {"class_path": "vit.Pseudo", "init_args": {**self.pseudo, **places}}
+        words = [*written_out(self.arguments), f"--data.pseudo={json.dumps(pseudo)}"]
         if self.students:
             name = self.students[min(number, len(self.students)) - 1]
             is_recipe = name in list_recipes() or Path(name).is_file()
