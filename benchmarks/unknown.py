@@ -25,9 +25,8 @@ from torch import Tensor
 import vit
 from vit.confidence import cut
 from vit.console import Meter
-from vit.data.sampler import class_by_class
 from vit.extensions.trust.rejection import choose
-from vit.extensions.trust.unknown import References, all_scores, unlikeness
+from vit.extensions.trust.unknown import References, all_scores, class_by_class, unlikeness
 from vit.logistic import fit_head
 from vit.weights.pretrained import load_pretrained
 

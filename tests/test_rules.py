@@ -30,10 +30,10 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "training": ({"models", "weights"}, 2_942),
 }
 ROOMS["runs"] = (set(ROOMS), 2_802)
-ROOMS["cli"] = (set(ROOMS), 798)
+ROOMS["cli"] = (set(ROOMS), 796)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_926}
-CORE_LINES = 16_774
+CORE_LINES = 16_772
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

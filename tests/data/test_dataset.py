@@ -11,7 +11,7 @@ from vit.data.dataset import ImageDataset, collate
 from vit.data.decode import ImageError
 from vit.data.loaders import make_loader
 from vit.data.sources import ImageSet, PathList
-from vit.data.transforms import seeded
+from vit.seeds import seeded
 
 
 def noisy(image: Image.Image, bits: int) -> Tensor:

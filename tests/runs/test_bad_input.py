@@ -25,7 +25,7 @@ COMMANDS = [
 OPTIONS = [
     ("--model.optimzer.lr 3", ["model.optimzer.lr", "'model.optimizer'"]),
     ("--data.rot x", ["data.rot", "'data.root'"]),
-    ("--trainer.max_epoch 3", ["--trainer.max_epoch 3;", "'trainer.max_epochs'"]),
+    ("--trainer.max_epoch 3", ["--trainer.max_epoch=3;", "'trainer.max_epochs'"]),
     ("--model.loss.label_smothing 1", ["model.loss", "'label_smothing' is not accepted"]),
     ("--model.num_classes 3", ["unrecognized arguments: --model.num_classes"]),
     ("--trainer.default_root_dir=x", ["unrecognized arguments: --trainer.default_root_dir"]),

@@ -293,10 +293,6 @@ class ImageData(LightningDataModule):
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
         return self.splits.summary(self._reading.cut.seed or 0)
 
-    def prepare_data(self) -> None:
-        """Downloads; Lightning calls it on one process of each machine."""
-        _ = self.splits
-
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of keys from `consumed_samples` on; all ranks get equally many."""
         if self._of_trainer("overfit_batches", 0):

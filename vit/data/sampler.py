@@ -48,13 +48,6 @@ def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Seq
     return sorted(order[:limit].tolist())
 
 
-def class_by_class(labels: Tensor, seed: int) -> Tensor:
-    """Positions of `labels` (n,), a class per sample, drawn by the seed: one of each class first,
-    then a second one of each, and so on."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    return order[_copies(labels[order]).argsort(stable=True)]
-
-
 def block_order(blocks: np.ndarray, window: int, generator: torch.Generator) -> Tensor:
     """A permutation of images that goes through their blocks: the blocks are permuted and divided
     into runs of at most `window`, and the images of each run are mixed.
@@ -154,7 +147,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         if self.others is not None:
             parts = (order, self._order_of(torch.from_numpy(self.others[0]), epoch))
             order = torch.cat([part.view(self._steps, -1) for part in parts], 1).flatten()
-        return order, _copies(order)
+        return order, copies(order)
 
     def _order_of(self, others: Tensor, epoch: int) -> Tensor:
         """The epoch's part of permutations of the others, one after the other."""
@@ -169,7 +162,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         return order.repeat_interleave(self.repeats)[:count]
 
 
-def _copies(order: Tensor) -> Tensor:
+def copies(order: Tensor) -> Tensor:
     """How often the value of each entry came before: [5, 7, 5] -> [0, 0, 1]."""
     values, positions = torch.sort(order, stable=True)
     steps = torch.arange(len(order))

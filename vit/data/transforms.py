@@ -13,8 +13,7 @@ Shapes: b batch, c channels, h w pixels.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, Protocol, get_args
@@ -35,6 +34,7 @@ from vit.preprocessing import (
     size_of,
     to_tensor,
 )
+from vit.seeds import seeded
 from vit.tables import resolve, rows
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
@@ -46,6 +46,17 @@ ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """Share of the image that is erased and the box's aspect: the values of DeiT and timm."""
 
 
+class Change(Protocol):
+    """Entry of the table of changes, made of the value of the field that its row names."""
+
+    def check(self, image_size: Size) -> None:
+        """UserError for a change that images of that size cannot have, or a run not repeat."""
+
+    def __call__(self, image: Image.Image, bits: int) -> Tensor:
+        """RGB image -> uint8 `c h w` of the same size; `bits` are 64 random ones."""
+        ...
+
+
 class Policy(ABC):
     """A random change of an RGB image of 8 bits."""
 
@@ -55,18 +66,6 @@ class Policy(ABC):
     ) -> Image.Image:
         """An RGB image of the same size, by draws from torch's global generator alone. `mean` is
         that of the normalisation that follows, `resample` the filter of the crop."""
-
-
-class Change(Protocol):
-    """Entry of the table of changes, made of the value of the field that its row names."""
-
-    def check(self, image_size: Size) -> None:
-        """UserError for a change that images of that size cannot have, or a run not repeat."""
-        ...
-
-    def __call__(self, image: Image.Image, bits: int) -> Tensor:
-        """RGB image -> uint8 `c h w` of the same size; `bits` are 64 random ones."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,17 +253,6 @@ class TrainTransform:
         if self.policy is not None:
             image = self.policy(image, mean, Image.Resampling[self.interpolation.upper()])
         return _color_jitter(self.color_jitter)(image) if self.color_jitter else image
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator, and puts its state back at the end.
-
-    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 def sample_bits(seed: int, epoch: Any, index: Any, copy: Any) -> Any:

@@ -134,7 +134,7 @@ def _summary(
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
     return {
         "finished": False,
-        "command": shlex.join(["vit", "fit", *options.typed])
+        "command": shlex.join(["vit", "fit", *options.words.args])
         + (" # by vit.fit, with objects of Python" if options.own else ""),
         "metrics": finite(best["metrics"]),  # of these weights, not of the last ones
         "split": split,

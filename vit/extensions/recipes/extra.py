@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.transforms import seeded
 from vit.errors import UserError
 from vit.preprocessing import Size, to_tensor
+from vit.seeds import seeded
 
 TRIALS = 10
 """Pairs of equal draws that a change is tried on; one that acts on half of the images and has a

@@ -25,7 +25,7 @@ from vit.recipes import list_recipes
 from vit.runs.directory import read_summary, recorded_options
 from vit.runs.following import same_place
 from vit.runs.options import Options
-from vit.runs.short_names import written_out
+from vit.runs.short_names import Words
 from vit.writing import writable, write_json
 
 Row = dict[str, Any]
@@ -51,7 +51,7 @@ class SelfTraining:
 
     def __post_init__(self) -> None:
         taken = ("--run_dir", "--resume", "--data.pseudo")
-        check_free("selftrain", written_out(self.arguments), taken)
+        check_free("selftrain", Words(self.arguments).written, taken)
         if (named := len(self.students)) > self.iterations:
             raise UserError(f"--students has {named} names, and --iterations is {self.iterations}")
 
@@ -59,7 +59,7 @@ class SelfTraining:
         """Arguments of the `vit fit` of a student, from 1."""
         places = {"answers": str(self.answers_of(number)), "root": self.paths.root}
         pseudo = {"class_path": "vit.Pseudo", "init_args": {**self.pseudo, **places}}
-        words = [*written_out(self.arguments), f"--data.pseudo={json.dumps(pseudo)}"]
+        words = [*Words(self.arguments).written, f"--data.pseudo={json.dumps(pseudo)}"]
         if self.students:
             name = self.students[min(number, len(self.students)) - 1]
             is_recipe = name in list_recipes() or Path(name).is_file()

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from vit.console import Meter
 from vit.data.module import ImageData
-from vit.data.sampler import class_by_class
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.trust.rejection import accuracies, choose
 from vit.extensions.trust.trust import FILE, Trust
-from vit.extensions.trust.unknown import References, all_scores, unlikeness
+from vit.extensions.trust.unknown import References, all_scores, class_by_class, unlikeness
 from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import known_by, note_seen
 from vit.runs.directory import locked, recorded_options

@@ -23,6 +23,15 @@ ROUNDING = 1e-4
 """Of the largest score: an image in another batch, or on another processor, has the same rank."""
 
 
+def class_by_class(labels: Tensor, seed: int) -> Tensor:
+    """Positions of `labels` (n,), a class per sample, drawn by the seed: one of each class first,
+    then a second one of each, and so on."""
+    from vit.data.sampler import copies  # an inference does without it
+
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    return order[copies(labels[order]).argsort(stable=True)]
+
+
 @dataclass(frozen=True)
 class References:
     """What the scores of features compare an image with; made of train images, in float16."""
@@ -49,8 +58,6 @@ class References:
         """References of `features` (n, d) and their classes `labels` (n,)."""
         from sklearn.covariance import ledoit_wolf  # an inference does without these
         from sklearn.decomposition import PCA
-
-        from vit.data.sampler import class_by_class
 
         unit = F.normalize(features.double(), dim=1)
         present, labels = labels.unique(return_inverse=True)
