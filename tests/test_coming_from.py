@@ -32,7 +32,7 @@ def test_what_the_page_says_to_type_is_accepted(
     monkeypatch.chdir(tmp_path)
     Path("my_photos").mkdir()
     Path("empty.yaml").write_text("model: {}\n")
-    monkeypatch.setattr(options, "fill_from_weights", lambda config: None)
+    monkeypatch.setattr(options, "fill_from_weights", lambda config, built: None)
     monkeypatch.setattr(ImageData, "look", lambda data, before=None: data)
     monkeypatch.setattr(batch_trial, "computes_on_cpu", lambda accelerator: False)
     here = typed.replace("wandb", "tensorboard").replace("--resume FILE", "--resume never")

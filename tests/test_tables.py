@@ -203,6 +203,27 @@ def test_a_model_answers_without_what_is_added(tmp_path: Path) -> None:
         assert status == 2 and len(error.splitlines()) == 1 and "is not installed" in error
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("vit.extensions.recipes.randaugment", ["--data.augment.policy=vit.RandAugment"]),
+        (
+            "vit.extensions.transfer.pseudo",
+            ["--data.pseudo=vit.Pseudo", "--data.pseudo.answers=a", "--data.pseudo.root=b"],
+        ),
+    ],
+)
+def test_a_class_path_whose_module_is_missing_is_one_line(
+    module: str, words: list[str], tmp_path: Path
+) -> None:
+    code = BLOCKED.replace("MODULES", module)
+    fit = ["fit", "-c", "quickstart", "--print_config", "--data.pseudo=null"]
+    fit += ["--data.augment.policy=null"]
+    assert run(tmp_path, *fit, code=code)[0] == 0
+    status, _, error = run(tmp_path, *fit, *words, code=code)
+    assert status == 2 and len(error.splitlines()) == 1 and f"there is no {module}" in error
+
+
 def test_an_unknown_engine_lists_those_that_are_there(tmp_path: Path) -> None:
     message = r"engine='openvin' is not one of \['torch', 'openvino'\]; did you mean 'openvino'"
     with pytest.raises(UserError, match=message):

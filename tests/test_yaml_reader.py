@@ -1,7 +1,6 @@
 """YAML: what is refused, with its line, and what is read as PyYAML reads it."""
 
 from pathlib import Path
-from typing import Any
 
 import jsonargparse
 import pytest
@@ -9,14 +8,13 @@ import yaml
 
 from vit.errors import UserError
 from vit.recipes import list_recipes
-from vit.yaml_reader import load_yaml, quoted_keys, read_options
+from vit.yaml_reader import load_yaml, read_options
 
 REFUSED = [
     ("a: 1\nb: 2\na: 3", "f, line 3: not valid YAML: 'a' is given twice; keep one"),
     ("a: {b: 1, c: {d: 1},\n b: 3}", "f, line 2: not valid YAML: 'b' is given twice"),
     ("- {a: [1, 2], a: 3}", "f, line 1: not valid YAML: 'a' is given twice"),
     ("&k a: 1\n*k : 2", "'a' is given twice"),
-    ("a: 2024-13-45", "f: not valid YAML: month must be in 1..12"),
     ("a: !!python/object/apply:os.system [x]", "not valid YAML: could not determine"),
     ("a: " + "9" * 5000, "f: not valid YAML: "),
     ("a: [1", "f, line 1: not valid YAML"),
@@ -38,7 +36,7 @@ def test_it_is_refused_with_its_line(text: str, part: str) -> None:
         "a: &x [1, 2]\nb: [*x, *x]",
         "a: {b: 1}\nc: {b: 1}\nd: [b, b, b]",
         "{a: {a: {a: a}}}",
-        "[1, null, true, 1.5, '1', 2024-01-01]",
+        "[1, null, true, 1.5, '1']",
         "",
         "x",
     ],
@@ -83,18 +81,11 @@ NAMES += ["no", "yes", "on", "True", "a", "é", "it's", "<", "1.5.2"]
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_are_text_as_it_is_typed(name: str) -> None:
     for text in (f"{{{name}: 3}}", f"a: &x {{{name}: 3}}\nb: {{<<: *x}}", f"- ö: 0\n- {name}: 3\n"):
-        for value in (load_yaml(text, "f"), by_parser(quoted_keys(text))):
-            inner = value[1] if isinstance(value, list) else value.get("b", value)
-            assert inner == {name: 3}
+        value = load_yaml(text, "f")
+        inner = value[1] if isinstance(value, list) else value.get("b", value)
+        assert inner == {name: 3}
 
 
-def by_parser(text: str) -> Any:
-    """The value that the parser of options reads."""
-    return jsonargparse.get_loader("yaml")(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["{'0': 1}", "x", "", "[1, 2.50]", "a: 'b: 0'", "? [1]\n: 2", "{a, b}"]
-)
-def test_other_text_stays(text: str) -> None:
-    assert quoted_keys(text) == text
+@pytest.mark.parametrize("text", ["1e-3", "1.5e3", "-2E+05", ".5", "7", "1.", "2024-01-01", "e3"])
+def test_numbers_and_dates_are_those_of_the_parser_of_options(text: str) -> None:
+    assert repr(load_yaml(text, "f")) == repr(jsonargparse.get_loader("yaml")(text))

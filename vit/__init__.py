@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from vit.extensions.recipes.ema import EMA as EMA
     from vit.extensions.recipes.foreach import LAMB as LAMB
     from vit.extensions.recipes.foreach import SGDW as SGDW
+    from vit.extensions.recipes.randaugment import RandAugment as RandAugment
     from vit.extensions.serving.write import export as export
+    from vit.extensions.transfer.pseudo import Pseudo as Pseudo
     from vit.inference.classifier import Classifier as Classifier
     from vit.inference.classifier import load as load
     from vit.inference.image_transform import transforms as transforms
@@ -39,6 +41,8 @@ _HOMES = {
     "LinearProbe": "vit.training.callbacks.linear_probe",
     "LoRA": "vit.extensions.adaptation.lora",
     "MuonWithAdamW": "vit.training.optimizers.muon",
+    "Pseudo": "vit.extensions.transfer.pseudo",
+    "RandAugment": "vit.extensions.recipes.randaugment",
     "Run": "vit.runs.notebook",
     "SGDW": "vit.extensions.recipes.foreach",
     "ViTConfig": "vit.models.config",

@@ -1,7 +1,22 @@
 """Seeds of steps by hashes, and the images of a step that each process takes."""
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
+
+import torch
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch's CPU generator, and puts its state back at the end.
+
+    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:

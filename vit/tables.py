@@ -62,6 +62,8 @@ TABLES: dict[str, dict[str, str]] = {
         ".csv .tsv .parquet .pq": "vit.extensions.sources.kinds:Lists",
         "tuple": "vit.extensions.sources.kinds:Objects",
     },
+    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of its value.
+    "changes": {"extra": "vit.extensions.recipes.extra:OwnChange"},
     # Asked, installed packages' first, for images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.sources.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->

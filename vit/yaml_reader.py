@@ -1,6 +1,8 @@
-"""Readers of recipes, configurations and typed options: PyYAML's, with keys as they are typed."""
+"""Reader of recipes, configurations and typed options: PyYAML's, with keys and dates as they are
+typed, and 1e-3 as a number."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+
+
 def read_options(path: Path) -> dict[str, Any]:
     """Content of a recipe or config.yaml. UserError if it is not a mapping of options."""
     try:
@@ -36,17 +43,18 @@ def read_options(path: Path) -> dict[str, Any]:
     options = load_yaml(text, str(path))
     if not isinstance(options, dict):
         raise UserError(f"{path} has no options, such as 'trainer: {{max_epochs: 9}}'")
-    sections = ("data", "model", "trainer")  # text is a file of its own
-    check_types(path, options, **dict.fromkeys(sections, dict | str | None))
-    if isinstance(model := options.get("model"), dict):
-        check_types(f"{path}: model", model, architecture=dict | None)
+    check_types(path, options, **dict.fromkeys(("data", "model", "trainer"), dict | None))
+    check_types(f"{path}: model", options.get("model") or {}, architecture=dict | None)
     return options
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """Options of a recipe, without the sections in files of their own, which the parser reads."""
-    options, sections = read_options(path), ("data", "model", "trainer")
-    return {k: v for k, v in options.items() if not (k in sections and isinstance(v, str))}
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every option in nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def load_yaml(text: str, source: str) -> Any:
@@ -58,31 +66,3 @@ def load_yaml(text: str, source: str) -> Any:
         line = f", line {error.problem_mark.line + 1}" if marked and error.problem_mark else ""
         problem = error.problem if marked else error
         raise UserError(f"{source}{line}: not valid YAML: {problem}") from error
-
-
-def quoted_keys(text: str) -> str:
-    """The YAML text with plain keys in quotes, so that any reader takes them as they are typed:
-    0, 1.50, null, no and 2024-01-01 are names of classes, too. YAMLError for other text."""
-    keys = [key for key in _keys(yaml.compose(text, Loader=yaml.SafeLoader)) if key.tag != MERGE]
-    # 1e-3 is text to PyYAML, and a number to other readers.
-    numbers = tuple("+-.0123456789")
-    other = {
-        key.start_mark.index: key
-        for key in keys
-        if key.tag != TEXT or key.value.startswith(numbers)
-    }
-    for start, key in sorted(other.items(), reverse=True):
-        if text[start : key.end_mark.index] == key.value:
-            text = f"{text[:start]}'{key.value}'{text[key.end_mark.index :]}"
-    return text
-
-
-def _keys(node: Any) -> Iterator[yaml.Node]:
-    """Keys of all mappings at and below a node."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield key
-            yield from _keys(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            yield from _keys(each)

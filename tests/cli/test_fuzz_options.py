@@ -15,8 +15,8 @@ from jsonargparse import Namespace
 
 from tests.command import TINY, Vit
 from vit.errors import UserError
-from vit.recipes import find_recipe
 from vit.runs.options import Options
+from vit.runs.short_names import Words
 
 # By hand, with more cases and another draw each time: VIT_FUZZ=20 pytest tests/cli/test_fuzz...
 TIMES = int(os.environ.get("VIT_FUZZ", "1"))
@@ -70,7 +70,7 @@ class Checker(Options):
     """Parses and checks arguments as `vit fit` does, many times with one parser."""
 
     def check(self, *typed: str) -> Namespace:
-        self.args = [f"--config={find_recipe('quickstart')}", *ARGUMENTS, *typed]
+        self.words = Words(["-c", "quickstart", *ARGUMENTS, *typed])
         self.resolve()
         return self.config
 

@@ -12,7 +12,7 @@ from vit.data.decode import ImageError
 from vit.data.items import Opened
 from vit.data.loaders import make_loader
 from vit.data.sources import ImageSet, PathList
-from vit.data.transforms import seeded
+from vit.seeds import seeded
 
 
 def noisy(image: Image.Image, bits: int) -> Tensor:

@@ -20,6 +20,7 @@ from vit.data.transforms import (
     to_image,
 )
 from vit.errors import UserError
+from vit.extensions.recipes.randaugment import RandAugment
 from vit.preprocessing import to_tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -178,7 +179,7 @@ def test_a_batch_is_cut_as_its_images_are(options, kind):
 def test_only_windows_take_batches():
     assert TrainTransform(crop="pad").takes_batches
     changes: list[dict[str, Any]] = [{"crop": "inception"}, {"erasing": 0.1}, {"color_jitter": 0.1}]
-    for change in (*changes, {"randaugment": (2, 9)}, {"three_augment": True}, {"extra": id}):
+    for change in (*changes, {"policy": RandAugment()}, {"three_augment": True}, {"extra": id}):
         assert not TrainTransform(**{"crop": "pad"} | change).takes_batches
 
 
@@ -237,7 +238,8 @@ def test_three_augment_is_gray_solarize_or_blur_equally_often():
 @pytest.mark.parametrize(("setting", "jitter"), [((2, 9), 0.3), ((1, 30), 0.9)])
 def test_randaugment_and_jitter_of_torchvision_follow_crop_and_flip(setting, jitter):
     image = smooth(40, 40)
-    transform = TrainTransform(crop="pad", randaugment=setting, color_jitter=jitter)
+    policy = RandAugment(operations=setting[0], magnitude=setting[1])
+    transform = TrainTransform(crop="pad", policy=policy, color_jitter=jitter)
     bilinear = InterpolationMode.BILINEAR
     steps = [
         transforms.RandAugment(*setting, interpolation=bilinear, fill=[128.0] * 3),
@@ -309,13 +311,6 @@ def test_erasing_noise_is_standard_normal_once_normalised():
         ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\) must be 0 < smallest"),
         ({"crop_area": (0.5, 0.2)}, "crop_area"),
         ({"crop_padding": -1}, "crop_padding=-1"),
-        ({"randaugment": (0, 9)}, "randaugment="),
-        ({"randaugment": (2, 31)}, "a magnitude from 0 to 30"),
-        ({"randaugment_variant": "tff"}, "randaugment_variant='tff' is unknown; choose "),
-        (
-            {"randaugment": (2, 11), "randaugment_variant": "timm"},
-            r"randaugment=\(2, 11\) must be .* from 0 to 10 \(timm\)",
-        ),
         ({"crop": "resize_random"}, "resize_size=None: crop='resize_random' needs resize_size"),
         ({"crop": "resize_random", "resize_size": 0}, "resize_size=0"),
         ({"resize_size": 448}, "resize_size belongs to crop='resize_random'"),

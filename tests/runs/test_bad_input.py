@@ -25,7 +25,7 @@ COMMANDS = [
 OPTIONS = [
     ("--model.optimzer.lr 3", ["model.optimzer.lr", "'model.optimizer'"]),
     ("--data.rot x", ["data.rot", "'data.root'"]),
-    ("--trainer.max_epoch 3", ["--trainer.max_epoch 3;", "'trainer.max_epochs'"]),
+    ("--trainer.max_epoch 3", ["--trainer.max_epoch=3;", "'trainer.max_epochs'"]),
     ("--model.loss.label_smothing 1", ["model.loss", "'label_smothing' is not accepted"]),
     ("--model.num_classes 3", ["unrecognized arguments: --model.num_classes"]),
     ("--trainer.default_root_dir=x", ["unrecognized arguments: --trainer.default_root_dir"]),
@@ -115,7 +115,7 @@ PHOTO_MISTAKES = [
     ("--patience=3 --trainer.limit_val_batches=0", ["patience=3 needs validation images"]),
     ("--data.channels=0", ["channels=0"]),
     ("--data.channels=3 --model.architecture.in_channels=4", ["in_channels=4"]),
-    ("--data.channels=5 --data.augment.randaugment=[2,9]", ["augment.randaugment changes RGB"]),
+    ("--data.channels=5 --data.augment.policy=vit.RandAugment", ["augment.policy changes RGB"]),
 ]
 UNKNOWN_INPUTS = ("--data.inputs.mean=null", "--data.inputs.std=null")
 

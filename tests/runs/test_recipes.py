@@ -1,5 +1,6 @@
 """Shipped recipes: found by name, complete, as published, and every one builds."""
 
+import os
 import re
 import zipfile
 from collections.abc import Iterator
@@ -139,8 +140,29 @@ def test_a_run_records_its_classes_by_public_names(name: str, folder: Path) -> N
     words += ["--data.root", str(folder)]
     text = Options(["-c", name, *words]).recorded_text()
     recorded = re.findall(r"class_path: (vit\.\S+)", text)
-    assert recorded == re.findall(r"class_path: (vit\.\S+)", RECIPES[name].read_text()) != []
+    named = re.findall(r"class_path: (vit\.\S+)", RECIPES[name].read_text())
+    assert sorted(recorded) == sorted(named) != []
     assert {*recorded} <= {f"vit.{public}" for public in vit.__all__}
+
+
+def test_classes_in_the_data_are_read_back_from_what_is_recorded(
+    folder: Path, tmp_path: Path
+) -> None:
+    (answers := tmp_path / "answers").touch()
+    words = ["--data.root", str(folder), "--trainer.precision=32-true", "--data.pseudo=vit.Pseudo"]
+    words += ["--data.pseudo.root", os.path.relpath(folder), "--data.pseudo.hard=true"]
+    words += ["--data.pseudo.answers", os.path.relpath(answers)]
+    options = Options(["-c", "cifar10/deit", *words, "--data.augment.policy.magnitude=3"])
+    (config := tmp_path / "recorded.yaml").write_text(options.recorded_text())
+    again = Options(["-c", str(config), "--data.pseudo.hard=false"])
+    policy = {"operations": 2, "magnitude": 3, "variant": "timm"}
+    for each, hard in ((options, True), (again, False)):
+        data = each.recorded()["data"]
+        assert data["augment"]["policy"] == {"class_path": "vit.RandAugment", "init_args": policy}
+        assert data["pseudo"]["class_path"] == "vit.Pseudo"
+        places = {"root": str(folder), "answers": str(answers), "hard": hard}
+        assert places.items() <= data["pseudo"]["init_args"].items()
+        assert vars(each.data.augment.policy) == policy and vars(each.data.pseudo)["hard"] is hard
 
 
 def test_a_recipe_can_be_printed(vit: Vit) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.command import TINY, Vit
 from vit.runs.options import Options
-from vit.runs.short_names import OTHER_WORDS, SHORT, written_out
+from vit.runs.short_names import OTHER_WORDS, SHORT, Words
 from vit.yaml_reader import read_options
 
 LIGHT = """\
@@ -28,8 +28,8 @@ print(status, 'torch' in sys.modules)
         ("--steps=9", ["--trainer.max_steps=9", "--trainer.max_epochs=-1"]),
         ("--batch-size 8 --seed 1", ["--data.batch_size=8", "--seed_everything=1"]),
         ("--run-dir a --data.loading.num-workers=2",
-         ["--run_dir", "a", "--data.loading.num_workers=2"]),
-        ("--model.loss.class-weights.big-cat 2", ["--model.loss.class_weights.big-cat", "2"]),
+         ["--run_dir=a", "--data.loading.num_workers=2"]),
+        ("--model.loss.class-weights.big-cat 2", ["--model.loss.class_weights.big-cat=2"]),
         ("--data digits", ["--data.dataset=digits", "--data.root=null"]),
         ("--data . --json", ["--data.root=.", "--json"]),
         ("-c quickstart --ckpt_path never", ["-c", "quickstart", "--resume=never"]),
@@ -40,14 +40,14 @@ print(status, 'torch' in sys.modules)
         ("--image-size 32x48", ["--data.image_size=[32,48]"]),
         ("--lr 1 --lr=2 --model.optimizer.lr=2", [f"--model.optimizer.lr={n}" for n in (1, 2, 2)]),
         ("--data-dir . --imgsz 32 --output_dir a",
-         ["--data.root=.", "--data.image_size=32", "--run_dir", "a"]),
-        ("--workers 0 --learning-rate=1", ["--data.loading.num_workers", "0",
+         ["--data.root=.", "--data.image_size=32", "--run_dir=a"]),
+        ("--workers 0 --learning-rate=1", ["--data.loading.num_workers=0",
                                            "--model.optimizer.lr=1"]),
     ],
 )  # fmt: skip
 def test_short_names_are_written_out(typed: str, long: list[str]) -> None:
-    assert written_out(typed.split()) == long
-    assert written_out(long) == long
+    assert Words(typed.split()).written == long
+    assert Words(long).written == long
 
 
 def test_recipes_add_up_to_one_architecture(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_every_short_name_is_an_option() -> None:
 
 def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
     Path("cifar10").mkdir()
-    assert written_out(["--data", "cifar10"]) == ["--data.root=cifar10"]
+    assert Words(["--data", "cifar10"]).written == ["--data.root=cifar10"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_mistake_is_one_line_before_torch_is_imported(
     ],
 )
 def test_options_that_agree_are_taken(typed: str) -> None:
-    assert written_out(typed.split())
+    assert Words(typed.split()).written
 
 
 def test_what_a_command_sets_is_refused_by_its_short_name(vit: Vit, photos: Path) -> None:
@@ -193,5 +193,5 @@ def test_a_rate_without_an_optimizer_is_adamws(vit: Vit, photos: Path) -> None:
 
 def test_a_file_of_data_options_is_data(vit: Vit, photos: Path) -> None:
     Path("mine.yaml").write_text(f"root: {photos}\nbatch_size: 8\n")
-    assert written_out(["--data", "mine.yaml"]) == ["--data=mine.yaml"]
+    assert Words(["--data", "mine.yaml"]).written == ["--data=mine.yaml"]
     assert Options(["-c", "cifar10", "--data", "mine.yaml", *TINY]).config.data.root == str(photos)

@@ -23,6 +23,7 @@ from vit.data.settings import Loading
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.extensions.recipes.ema import EMA
+from vit.extensions.recipes.randaugment import RandAugment
 from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
 from vit.training.callbacks import StopTogether
@@ -98,7 +99,7 @@ def make_data(photos: str, batch_size: int) -> ImageData:
         image_size=8,
         batch_size=batch_size,
         loading=Loading(num_workers=0),
-        augment=TrainTransform(crop="inception", flip=True, randaugment=(2, 9)),
+        augment=TrainTransform(crop="inception", flip=True, policy=RandAugment()),
         inputs=InputFormat(crop_fraction=1.0),
     )
 

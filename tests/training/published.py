@@ -30,7 +30,7 @@ class Published:
     smallest_crop: float = 0.05
     resize_size: int | None = None
     randaugment: tuple[int, int] | None = None
-    randaugment_variant: str = "torchvision"
+    randaugment_variant: str | None = None
     three_augment: bool = False
     color_jitter: float = 0.0
     erasing: float = 0.0
@@ -125,7 +125,7 @@ AUGREG = Published(
     randaugment_variant="tf",
 )
 LEVELS: dict[str, dict[str, Any]] = {
-    "none": {"randaugment": None, "mixup": 0.0},
+    "none": {"randaugment": None, "randaugment_variant": None, "mixup": 0.0},
     "light1": {"randaugment": (2, 0), "mixup": 0.0},
     "light2": {"randaugment": (2, 10), "mixup": 0.2},
     "medium1": {"randaugment": (2, 15), "mixup": 0.2},
@@ -290,6 +290,7 @@ TORCHVISION = Published(
     clip=1.0,
     smallest_crop=0.08,
     randaugment=(2, 9),
+    randaugment_variant="torchvision",
     repeats=3,
     mixup=0.2,
     cutmix=1.0,

@@ -74,6 +74,7 @@ def read(built: Built, processes: int) -> Published:
     """What a built recipe does, for the comparison with what is published."""
     data, model, trainer = built.data, built.model, built.config.trainer
     augment, schedule = data.augment, model.schedule
+    policy: Any = augment.policy
     loss = model.loss if model.labelled else Loss()
     mixing = model.mixing if model.labelled else Mixing()
     config: Any = model.model.config
@@ -110,8 +111,8 @@ def read(built: Built, processes: int) -> Published:
         crop=augment.crop,
         smallest_crop=augment.crop_area[0],
         resize_size=augment.resize_size,
-        randaugment=augment.randaugment,
-        randaugment_variant=augment.randaugment_variant,
+        randaugment=policy and (policy.operations, policy.magnitude),
+        randaugment_variant=policy and policy.variant,
         three_augment=augment.three_augment,
         color_jitter=augment.color_jitter,
         erasing=augment.erasing,

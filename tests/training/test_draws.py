@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.extensions.recipes.randaugment import RandAugment
 from vit.models.encoder import DropPath
 from vit.seeds import places
 from vit.training.draws import StepDraws, set_depth
@@ -19,7 +20,7 @@ from vit.training.mixing import Mixing, check_pairs
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-RANDOM = TrainTransform(crop="inception", flip=True, randaugment=(2, 9), erasing=0.25)
+RANDOM = TrainTransform(crop="inception", flip=True, policy=RandAugment(), erasing=0.25)
 
 
 def draws(batch: int, rank: int = 0, world: int = 1, accumulated: int = 1, part: int = 0) -> Any:

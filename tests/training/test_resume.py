@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
 from vit.extensions.recipes.ema import EMA
+from vit.extensions.recipes.randaugment import RandAugment
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 # 44 images in batches of 8 are 5 batches per epoch; batch 7 lies in the second of three epochs.
 KILLED_AFTER = 8
-RANDOM = TrainTransform(crop="inception", flip=True, randaugment=(2, 9), erasing=0.25)
+RANDOM = TrainTransform(crop="inception", flip=True, policy=RandAugment(), erasing=0.25)
 
 
 CASES: dict[str, dict[str, Any]] = {

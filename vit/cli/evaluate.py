@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from vit.cli.arguments import OneLineParser, add_spreadsheet
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
-from vit.runs.short_names import written_out
+from vit.runs.short_names import Words
 from vit.tables import resolve, rows
 from vit.writing import writable
 
@@ -76,9 +76,7 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
     # Those of `vit fit` apart, as argparse takes their values for RUN or OTHER.
     own: list[str] = []
     dotted: list[str] = []
-    for word in (remaining := iter(written_out(args))):
-        if re.fullmatch(r"--\w+(\.\w+)+", word):
-            word = f"{word}={next(remaining, '')}"
+    for word in Words(args).written:
         (dotted if re.match(r"--(data|trainer)[.=]", word) else own).append(word)
     options = parser.parse_args(own)
     folder = Path(options.run).expanduser()

@@ -2,7 +2,7 @@
 
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
-from vit.runs.short_names import check_size, written_out
+from vit.runs.short_names import Words, check_size
 
 HELP = """\
 usage: vit fit --data MY_PHOTOS [-c RECIPE] [OPTIONS]
@@ -56,14 +56,14 @@ def run(args: list[str]) -> int:
         name, equals, value = args[0].partition("=")
         option = f"--{name} {value}" if equals else f"--data {name}"
         raise UserError(f"{args[0]!r} is not an option; type {option}")
-    check_size(written_out(args))  # a mistake in a name or a number, before torch is imported
     as_json = "--json" in args
-    args = [{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"]
+    words = Words([{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"])
+    check_size(words)  # a mistake in a name or a number, before torch is imported
 
     from vit.runs.fit import fit  # heavy: imports lightning
     from vit.runs.options import Options
 
-    options = Options(args)
+    options = Options(words)
     run, closing = fit(options)
     if not is_first_process():
         return 0

@@ -27,17 +27,14 @@ from vit.data.settings import (
     Labels,
     Loading,
     ModelClasses,
-    Pseudo,
     Reading,
     Sampling,
     Splitting,
 )
-from vit.data.sources import ImageSet, SplitName, Splits
+from vit.data.sources import ImageSet, Mixed, Mixture, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.extensions.recipes.extra import check_change
-from vit.extensions.transfer.pseudo import Mixture
 from vit.facts import Facts
 from vit.preprocessing import Preprocess, Size, check_choice, picture
 
@@ -76,7 +73,7 @@ class ImageData(LightningDataModule):
         seed: Of the training order, the augmentation and, by default, the splits (0).
         splits: Shares of train that become val and test, and the seed of these cuts.
         loading: Worker processes, images kept in memory, and unreadable images.
-        pseudo: Unlabelled images with a teacher's answers, which are learned, too.
+        pseudo: Images that are learned, too: vit.Pseudo, unlabelled ones by a teacher's answers.
         own: Images of a Python program, as `ImageData.of` takes them, or its `Splits`.
     """
 
@@ -100,7 +97,7 @@ class ImageData(LightningDataModule):
         seed: int | None = None,
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
-        pseudo: Pseudo | None = None,
+        pseudo: Mixture | None = None,
         own: Any = None,
     ) -> None:
         super().__init__()
@@ -117,8 +114,6 @@ class ImageData(LightningDataModule):
         if channels is None:
             self.preprocess = inputs.preprocess(self.image_size)
         augment.check_size(self.image_size)
-        if augment.extra is not None:
-            check_change(augment.extra, self.image_size)
         check_shuffle(shuffle, balanced=sampling.balanced)
         self.augment, self.sampling, self.loading = augment, sampling, loading
         self.shuffle: Shuffle = shuffle
@@ -275,13 +270,13 @@ class ImageData(LightningDataModule):
         return image if isinstance(image, Image.Image) else picture(image)
 
     @cached_property
-    def mixture(self) -> Mixture | None:
-        """Train and the images with a teacher's answers, if there are any."""
-        return Mixture.of(self.splits, self.pseudo) if self.pseudo else None
+    def mixture(self) -> Mixed | None:
+        """Train and the images that are learned beside it, if there are any."""
+        return self.pseudo.mixed(self.splits) if self.pseudo else None
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Those of the splits, of a teacher's answers, and of blocks that decide the order."""
+        """Those of the splits, of images beside train, and of blocks that decide the order."""
         more = {"pseudo": self.mixture.digest} if self.mixture else {}
         more |= {"blocks": self.splits.train.blocks_digest()} if self.shuffle == "blocks" else {}
         return self.splits.digests | more
@@ -294,10 +289,6 @@ class ImageData(LightningDataModule):
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
         return self.splits.summary(self._reading.cut.seed or 0)
-
-    def prepare_data(self) -> None:
-        """Downloads; Lightning calls it on one process of each machine."""
-        _ = self.splits
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of keys from `consumed_samples` on; all ranks get equally many."""

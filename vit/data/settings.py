@@ -152,31 +152,6 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pseudo:
-    """Unlabelled images, learned by the answers of a teacher that `vit selftrain` writes."""
-
-    answers: str
-    """File of the answers."""
-    root: str
-    """Folder of the images that they name."""
-    ratio: float = 3.0
-    """Unlabelled images for each labelled one in a batch, whose size stays; an epoch is one of the
-    labelled images. 3 is that of google-research/noisystudent. 0 leaves them out."""
-    confidence: float = 0.3
-    """Images whose most probable class is less probable are left out; in [0, 1)."""
-    per_class: int | None = None
-    """Images of each most probable class: the surest, or repeated. Default: those there are."""
-    hard: bool = False
-    """The most probable class is the target, not the distribution."""
-
-    def __post_init__(self) -> None:
-        check_range("pseudo.ratio", self.ratio, NOT_NEGATIVE)
-        check_range("pseudo.confidence", self.confidence, BELOW_ONE)
-        if self.per_class is not None:
-            check_range("pseudo.per_class", self.per_class, AT_LEAST_ONE)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelClasses:
     """The classes of a model that exists."""
 

@@ -5,11 +5,12 @@ Shapes: n images, h w pixels, k classes.
 
 import os
 import re
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -233,6 +234,33 @@ class Splits:
             ordered = [pairs[at] for at in np.argsort(counts, kind="stable")]
             pairs = [f"fewest {', '.join(ordered[:3])}; most {', '.join(ordered[:-4:-1])}"]
         return f"train images per class: {', '.join(pairs)}"
+
+
+class Mixed(NamedTuple):
+    """Train and the images that are learned beside it, each once."""
+
+    images: ImageSet
+    others: tuple[np.ndarray, float]
+    """Indices of those beside train, as often as they are shown, and `Mixture.ratio`."""
+    digest: str
+    unlabelled: ImageSet
+    """Those beside train alone, without labels."""
+
+
+class Mixture(ABC):
+    """Images that are learned beside train."""
+
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are files or folders."""
+    ratio: float
+    """Images beside train for each image of train in a batch; 0 leaves them out."""
+
+    @abstractmethod
+    def mixed(self, splits: Splits) -> Mixed: ...
+
+    @abstractmethod
+    def check_loss(self, kind: str | None) -> None:
+        """UserError for a kind of model.loss that cannot take the labels of these images."""
 
 
 def all_of_one(

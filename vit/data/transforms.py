@@ -1,10 +1,10 @@
 """The training transform: RGB image -> randomly cropped, changed uint8 `c h w`.
 
-The order is that of big_vision and DeiT: crop, flip, 3-Augment or RandAugment, colour jitter, a
-change of the user's own, erasing. All draws come from one number per sample, `sample_bits`: its
-bits place and mirror a window, of an image or of a whole batch; everything else draws from torch's
-global generator, seeded with it around each image. Only the options that are torchvision's code
-import it (its randaugment, color_jitter).
+The order is that of big_vision and DeiT: crop, flip, 3-Augment or a policy such as RandAugment,
+colour jitter, a change of the user's own, erasing. All draws come from one number per sample,
+`sample_bits`: its bits place and mirror a window, of an image or of a whole batch; everything else
+draws from torch's global generator, seeded with it around each image. Only color_jitter, which is
+torchvision's code, imports that.
 
 Resizing is antialiased, as at evaluation; the paper's code resizes its inception crops without.
 
@@ -12,10 +12,11 @@ Shapes: b batch, c channels, h w pixels.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, get_args
+from functools import cache, cached_property
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,6 @@ from torch import Tensor
 
 from vit.data.photo import Photo
 from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
-from vit.extensions.recipes.extra import changed, seeded
-from vit.extensions.recipes.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.preprocessing import (
     Interpolation,
     Size,
@@ -35,6 +34,8 @@ from vit.preprocessing import (
     size_of,
     to_tensor,
 )
+from vit.seeds import seeded
+from vit.tables import resolve, rows
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
 
@@ -43,6 +44,28 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 
 ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """Share of the image that is erased and the box's aspect: the values of DeiT and timm."""
+
+
+class Change(Protocol):
+    """Entry of the table of changes, made of the value of the field that its row names."""
+
+    def check(self, image_size: Size) -> None:
+        """UserError for a change that images of that size cannot have, or a run not repeat."""
+
+    def __call__(self, image: Image.Image, bits: int) -> Tensor:
+        """RGB image -> uint8 `c h w` of the same size; `bits` are 64 random ones."""
+        ...
+
+
+class Policy(ABC):
+    """A random change of an RGB image of 8 bits."""
+
+    @abstractmethod
+    def __call__(
+        self, image: Image.Image, mean: tuple[float, ...], resample: Image.Resampling
+    ) -> Image.Image:
+        """An RGB image of the same size, by draws from torch's global generator alone. `mean` is
+        that of the normalisation that follows, `resample` the filter of the crop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +99,8 @@ class TrainTransform:
     flip: bool = True
     """Mirror left and right with probability 1/2. Switch it off where sides matter (digits)."""
 
-    randaugment: tuple[int, int] | None = None
-    """RandAugment's number of operations and magnitude, such as [2, 9]. The magnitude's scale is
-    that of randaugment_variant."""
-
-    randaugment_variant: Variant = "torchvision"
-    """Whose RandAugment. torchvision: 14 operations, magnitude 0 to 30. tf (AugReg, big_vision):
-    16 operations, and 10 is the end of the scale, which 15 and 20 exceed on purpose; 10 rotates by
-    30 degrees, three times as far as in torchvision. timm (DeiT's rand-m9-mstd0.5-inc1): 15
-    operations with probability 1/2 each, magnitude 0 to 10 with noise, fill and filter those of
-    mean and interpolation."""
+    policy: Policy | None = None
+    """A published policy by its class: vit.RandAugment."""
 
     three_augment: bool = False
     """DeiT III's 3-Augment: each image is made gray, solarized or blurred, with equal chance."""
@@ -112,13 +127,6 @@ class TrainTransform:
         low, high = self.crop_area
         if not 0 < low <= high <= 1:
             raise UserError(f"crop_area={self.crop_area} must be 0 < smallest <= largest <= 1")
-        variant = self.randaugment_variant
-        check_choice("randaugment_variant", variant, get_args(Variant))
-        most = MAX_MAGNITUDE[variant]
-        operations, magnitude = self.randaugment or (1, 0)
-        if operations < 1 or not 0 <= magnitude <= most:
-            rule = f"1 operation or more and a magnitude from 0 to {most} ({variant})"
-            raise UserError(f"randaugment={self.randaugment} must be {rule}")
         check_range("crop_padding", self.crop_padding, NOT_NEGATIVE)
         check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
         check_range("erasing", self.erasing, SHARE)
@@ -132,16 +140,18 @@ class TrainTransform:
             raise UserError(f"resize_squash belongs to crop='resize_random', not to {self.crop!r}")
 
     def check_size(self, image_size: tuple[int, int]) -> None:
-        """Raises UserError if windows of `image_size` (height, width) cannot be cut."""
+        """Raises UserError if windows of `image_size` (height, width) cannot be cut or changed."""
         if self.resize_size is not None and max(image_size) > self.resize_size:
             raise UserError(f"resize_size={self.resize_size} is smaller than {image_size=}")
         if self.crop == "simple" and self.crop_padding >= min(image_size):
             padding = f"crop_padding={self.crop_padding}"
             raise UserError(f"{padding} must be smaller than {image_size=}, which is reflected")
+        for change in self._changes:
+            change.check(image_size)
 
     def check_channels(self) -> None:
         """Raises UserError for a change that is defined for RGB images of 8 bits only."""
-        for name in ("randaugment", "three_augment", "color_jitter", "extra"):
+        for name in ("policy", "three_augment", "color_jitter", "extra"):
             if getattr(self, name):
                 raise UserError(f"data.augment.{name} changes RGB images alone, not data.channels")
 
@@ -163,25 +173,31 @@ class TrainTransform:
             image: The image, or the batch.
             bits: `sample_bits` of the sample; uint64 `b` for a batch.
             image_size: Height and width in pixels.
-            mean: Of the normalisation that follows; erasing and timm's RandAugment fill with it.
+            mean: Of the normalisation that follows; erasing and a policy may fill with it.
             std: Of the same; the spread of erasing's noise.
         """
         if isinstance(image, Tensor) and image.ndim == 4:
             return self._windows(image, bits.tolist(), image_size)
         with seeded(bits):
             pixels = self._cropped(image, bits, image_size)
-            if self.three_augment or self.randaugment or self.color_jitter:
+            if self.three_augment or self.policy or self.color_jitter:
                 pixels = to_tensor(self._recoloured(to_image(pixels), mean))
-            if self.extra is not None:
-                pixels = changed(self.extra, to_image(pixels), _mixed(bits))
+            for change in self._changes:
+                pixels = change(to_image(pixels), _mixed(bits))
             if self.erasing and torch.rand(1).item() < self.erasing:
                 erase(pixels, mean, std)
         return pixels
 
+    @cached_property
+    def _changes(self) -> list[Change]:
+        """Changes of the fields that are set, of those that the table names."""
+        fields = [(row, getattr(self, name)) for name, row in rows("changes").items()]
+        return [resolve(row)(value) for row, value in fields if value is not None]
+
     @property
     def takes_batches(self) -> bool:
         """True if a window and its mirroring are the only changes."""
-        more = self.three_augment or self.randaugment or self.color_jitter or self.erasing
+        more = self.three_augment or self.policy or self.color_jitter or self.erasing
         return self.crop != "inception" and not more and self.extra is None
 
     def fit(self, image: Image.Image | Photo | Tensor, image_size: Size) -> Tensor:
@@ -234,11 +250,8 @@ class TrainTransform:
     def _recoloured(self, image: Image.Image, mean: tuple[float, ...]) -> Image.Image:
         if self.three_augment:
             image = _three_augment(image)
-        if self.randaugment is not None:
-            resample = Image.Resampling[self.interpolation.upper()]
-            image = randaugment(
-                image, *self.randaugment, self.randaugment_variant, mean=mean, resample=resample
-            )
+        if self.policy is not None:
+            image = self.policy(image, mean, Image.Resampling[self.interpolation.upper()])
         return _color_jitter(self.color_jitter)(image) if self.color_jitter else image
 
 

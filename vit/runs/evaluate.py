@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
@@ -23,7 +23,7 @@ from vit.inference.runtimes import open_export
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.following import same_place
-from vit.runs.mistakes import check_given, explained, flat
+from vit.runs.mistakes import check_given, explaining
 from vit.runs.options import PARSER, Module, task_of
 from vit.runs.predictions import Predictions
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
@@ -41,6 +41,7 @@ from vit.training.callbacks import RunProgress, StopTogether
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
 from vit.weights.pretrained import inspect_pretrained
+from vit.yaml_reader import flat
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (
@@ -249,17 +250,12 @@ def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespa
                 f"{run / CONFIG}: {name} ({shorten(value)}) is not an option with a plain value; "
                 "correct it, or copy the run again"
             )
-    mistakes = (ArgumentError, TypeError, KeyError, ValueError)
-    try:
+    with explaining(parser, f"{run / CONFIG}: "):
         before = parser.parse_object({**sections, "trainer": trainer})
-    except mistakes as error:
-        raise UserError(f"{run / CONFIG}: {explained(parser, error)}") from error
-    try:
+    with explaining(parser):
         config = parser.parse_args(args, namespace=before)
         check_arguments(config.trainer)
         return parser.instantiate(config)
-    except mistakes as error:
-        raise explained(parser, error) from error
 
 
 def _is_plain(value: Any) -> bool:

@@ -109,7 +109,7 @@ def _facts(
     peak = peak_memory(trainer.strategy.root_device)
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
     return {
-        "command": shlex.join(["vit", "fit", *options.typed])
+        "command": shlex.join(["vit", "fit", *options.words.args])
         + (" # by vit.fit, with objects of Python" if options.own else ""),
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
         "splits": data.digests,

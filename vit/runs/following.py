@@ -4,12 +4,11 @@ they come from, how these are read and cut."""
 import json
 import os
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
-from lightning.pytorch.cli import LightningArgumentParser
 
 from vit.console import note
 from vit.data.module import ImageData
@@ -18,11 +17,11 @@ from vit.data.trained_on import Known, digests
 from vit.errors import UserError
 from vit.inference.lineage import note_seen
 from vit.recipes import DEFAULT_RECIPE, find_recipe
-from vit.runs.mistakes import differences, flat
 from vit.runs.records import CONFIG, is_run
+from vit.runs.short_names import Words
 from vit.training.network_training import RECOMPUTE
 from vit.weights.pretrained import inspect_pretrained
-from vit.yaml_reader import read_options
+from vit.yaml_reader import flat, read_options
 
 if TYPE_CHECKING:  # it imports this module
     from vit.runs.options import Options
@@ -39,39 +38,31 @@ ELSEWHERE = ("root", "dataset", "seed", "image_size", "inputs.", "pseudo")
 """Options that a command has already, that follow from the weights, or that are of one run."""
 
 
-def parsed(parser: LightningArgumentParser, args: list[str], *, follows: bool) -> Namespace:
-    """The values of arguments; what neither they nor their recipes say is as in the run that the
-    weights come from, if the images are the same and this one `follows`, as one that goes on does
-    not. A note names what that changes."""
-    config = parser.parse_args(args)
-    if config.model.pretrained is None or not follows:
-        return config
-    place = Path(config.model.pretrained).expanduser()  # a run, something in it, or a link to that
+def followed(words: Words) -> tuple[Path | None, dict[str, Any]]:
+    """The run that the weights come from, and options of its data that this one has too unless its
+    recipes or words say otherwise: if the images are the same, and it is not a run that goes on."""
+    values = words.values
+    weights = values.get("model.pretrained")
+    if weights is None or (words.run is not None and not words.recipes):
+        return None, {}
+    place = Path(str(weights)).expanduser()  # a run, something in it, or a link to that
     folders = [folder for at in (place, place.resolve()) for folder in (at, *at.parents[:2])]
     if (run := next(filter(is_run, folders), None)) is None:
-        return config
-    after = parser.parse_args([*_followed(run, config), *args])
-    if taken := differences(config.data.as_dict(), after.data.as_dict()):
-        values = ", ".join(f"data.{name} {value}" for name, (_, value) in taken.items())
-        note(f"as in {run}, whose images these are: {values}")
-    return after
-
-
-def _followed(run: Path, config: Namespace) -> list[str]:
-    """Arguments for the options of a run, if its images are those of `config`."""
-    options = read_options(run / CONFIG)
-    seed = options.get("seed_everything")
-    options = dict(flat(options["data"])) if isinstance(options.get("data"), dict) else {}
-    options = {n: v for n, v in options.items() if isinstance(v, PLAIN)}
+        return None, {}
+    recorded = read_options(run / CONFIG)
+    seed, data = recorded.get("seed_everything"), recorded.get("data")
+    options = {n: v for n, v in flat(data) if isinstance(v, PLAIN)} if data else {}
     root = str(options["root"]) if options.get("root") else None
-    same = same_place(root, config.data.root)
-    if config.data.root is None and config.data.dataset is not None:
-        same = root is None and options.get("dataset") == config.data.dataset
+    here, dataset = values.get("data.root"), values.get("data.dataset")
+    same = same_place(root, here if here is None else str(here))
+    if here is None and dataset is not None:
+        same = root is None and options.get("dataset") == dataset
     if not same:
-        return []
-    if options.get("splits.seed") is None and seed != config.seed_everything:
+        return None, {}
+    if options.get("splits.seed") is None and str(seed) != str(values.get("seed_everything", 0)):
         options["splits.seed"] = seed
-    return [f"--data.{name}={_text(options[name])}" for name in FOLLOWED if name in options]
+    names = [name for name in FOLLOWED if name in options and f"data.{name}" not in values]
+    return run, {name: options[name] for name in names}
 
 
 def _text(value: object) -> str:
@@ -79,25 +70,28 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def fill_from_weights(config: Namespace) -> None:
-    """Takes image size and normalisation from the weights unless the user has set them."""
+def fill_from_weights(config: Namespace, built: Namespace) -> None:
+    """Takes image size and normalisation from the weights unless the user has set them, in the
+    options and in the arguments of ImageData that are built of them."""
     facts = {k: v for k, v in (config.model.architecture or {}).items() if k != RECOMPUTE}
     facts["weights"] = config.model.get("weights")
     info = inspect_pretrained(config.model.pretrained, **facts)
-    preprocess = info.preprocess or {}
-    if config.data.channels is None:
-        config.data.channels = preprocess.get("channels")
-        if config.data.channels is None and info.config.in_channels != 3:
-            config.data.channels = info.config.in_channels
-    elif len(preprocess.get("mean", ())) != config.data.channels:
+    preprocess, data = info.preprocess or {}, config.data
+    if data.channels is None:
+        data.channels = preprocess.get("channels")
+        if data.channels is None and info.config.in_channels != 3:
+            data.channels = info.config.in_channels
+    elif len(preprocess.get("mean", ())) != data.channels:
         preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
-    if config.data.inputs.resize == "pad":  # which decides the fraction
+    if data.inputs.resize == "pad":  # which decides the fraction
         preprocess = {k: v for k, v in preprocess.items() if k != "crop_fraction"}
     inputs = [field.name for field in fields(InputFormat)]
     for name in {"image_size", *inputs} & preprocess.keys():
-        group, value = config.data.inputs if name in inputs else config.data, preprocess[name]
+        group, value = data.inputs if name in inputs else data, preprocess[name]
         if group[name] is None:
             group[name] = tuple(value) if isinstance(value, list) else value
+    built.data.channels, built.data.image_size = data.channels, data.image_size
+    built.data.inputs = replace(built.data.inputs, **vars(data.inputs))
 
 
 def carried(options: "Options") -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import ArgumentError
@@ -9,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from vit.errors import MESSAGE, UserError, did_you_mean, shorten, some_of, user_error_in
 from vit.runs.short_names import OTHER_WORDS, SHORT
+from vit.yaml_reader import flat
 
 # The parser's words around the reason that a value is not taken.
 _AROUND = re.compile(
@@ -18,15 +20,6 @@ _AROUND = re.compile(
 )
 _KEY = re.compile(r'Parser key "([\w.]+)":[ -]*')
 _UNKNOWN = re.compile(r"(?:unrecognized arguments: --|option '|^Option ')([\w.-]+)")
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every option in nested mappings."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -59,7 +52,16 @@ def check_given(section: list[str] | None, *names: str) -> None:
         )
 
 
-def explained(parser: LightningArgumentParser, error: BaseException) -> UserError:
+@contextmanager
+def explaining(parser: LightningArgumentParser, where: str = "") -> Iterator[None]:
+    """Turns mistakes in options into a UserError, which begins with `where`."""
+    try:
+        yield
+    except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
+        raise UserError(f"{where}{_explained(parser, error)}") from error
+
+
+def _explained(parser: LightningArgumentParser, error: BaseException) -> UserError:
     """The parser's words in one line, with the nearest name for an unknown option.
 
     Re-raises what is no mistake in an option.

@@ -109,8 +109,8 @@ def _options(
     from lightning.pytorch.callbacks import Callback  # heavy, as are these
 
     from vit.data.sources import SPLIT_WORDS
-    from vit.runs.mistakes import flat
     from vit.runs.options import Options
+    from vit.yaml_reader import flat
 
     for callback in callbacks:
         if not isinstance(callback, Callback):

@@ -10,54 +10,53 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import jsonargparse
 import torch
-import yaml
-from jsonargparse import ActionConfigFile, ArgumentError, Namespace  # pyright: ignore
+from jsonargparse import ActionConfigFile, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
-from vit.console import say
+from vit.console import note, say
 from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
-from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.recipes import DEFAULT_RECIPE
 from vit.runs.batch import settle_batch
-from vit.runs.following import TEACHER, fill_from_weights, parsed
-from vit.runs.mistakes import check_given, explained, flat
-from vit.runs.short_names import written_out
+from vit.runs.following import TEACHER, fill_from_weights, followed
+from vit.runs.mistakes import check_given, explaining
+from vit.runs.short_names import Words
 from vit.runs.trainer import (
     RUN_DIRECTORY,
     SET_HERE,
     build_trainer,
     check_arguments,
-    logger_arguments,
     quiet_lightning,
+    with_logger,
 )
 from vit.tables import resolve, rows
 from vit.training.callbacks import Patience
 from vit.training.network_training import ADAMW, NetworkTraining, build_optimizer
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.identity import identity
-from vit.yaml_reader import load_yaml, quoted_keys, read_recipe
+from vit.yaml_reader import flat, load_yaml
 
 Module = NetworkTraining[Any, Any]
 
+
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
-jsonargparse.set_loader(
-    "vit", lambda text: jsonargparse.get_loader("yaml")(quoted_keys(text)), (yaml.YAMLError,)
-)
+jsonargparse.set_loader("vit", partial(load_yaml, source="an option"), (UserError,))
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
@@ -68,119 +67,122 @@ class Options:
     config.yaml has only the names.
     """
 
-    def __init__(self, args: list[str], **own: Any) -> None:
+    def __init__(self, args: list[str] | Words, **own: Any) -> None:
         quiet_lightning()
-        self.typed = args
-        self.looked: ImageData | None = None
+        self.words = words = args if isinstance(args, Words) else Words(args)
         self.own = {name: value for name, value in own.items() if value}
-        args = written_out(args)
-        first, rest = _known_first(args)
-        self.recipe = first.config[-1] if first.config else None
-        self._run_config = _config_of_run(first)
-        files = [find_recipe(name) for name in first.config]
-        if not files and self._run_config is not None:
-            files = [self._run_config]
-        if not files:
-            if first.task is not None and not task_of(first.task).labelled:
-                raise UserError(
-                    f"--task {first.task} needs a recipe: -c pretrain/..., or your own (`vit "
-                    "recipes` lists them)"
-                )
-            if first.resume not in (None, "auto", "never"):
-                raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
-            say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
-            self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
-        self.recipes = [read_recipe(path) for path in files]
-        named = [recipe["task"] for recipe in self.recipes if "task" in recipe]
-        typed = [] if first.task is None else [first.task]
-        self.module_class = task_of(["classification", *named, *typed][-1])
-        _check_name(rest, self.recipes)
-        _check_steps(self.typed, self.recipes)
-        self._goes_on = files == [self._run_config]
-        self.args = [
-            *(f"--config={path}" for path in files),
-            *_architecture(self.recipes),
-            *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
-            *(logger_arguments(first.logger) if first.logger else ()),
-            *_optimizer_of_lr(rest, self.recipes),
-            *rest,
-        ]
-        # Recipes may name classes and functions in a file here. The path of a command lacks this
-        # folder, and the parser reads a recipe in the recipe's. At the end, so that no file here
-        # takes the place of a library.
+        self.recipe = words.recipes[-1] if words.recipes else None
+        if not words.recipes and words.run is None:
+            self._choose_recipe()
+        self.looked: ImageData | None = None
+        self.recipes = words.layers
+        self.module_class = task_of(words.values.get("task", "classification"))
+        _check_words(words)
+        # Recipes may name classes and functions in a file here, and the path of a command lacks
+        # this folder. At the end, so that no file here takes the place of a library.
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
         # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
-        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings="--help" in args)
+        with_texts = "help" in words.typed
+        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=with_texts)
         self.parser = _parser(self.module_class)
         self.resolve()
 
-    def resolve(self) -> None:
-        """Parses and completes the options, and builds their values, so that wrong ones are found
-        before data is read."""
-        try:
-            self.config = parsed(self.parser, self.args, follows=not self._goes_on)
-            seed_everything(self.config.seed_everything, workers=True)
-            self._complete()
-            self._built = self.parser.instantiate(self.config)
-        except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
-            raise explained(self.parser, error) from error
-        if "augment" in self.own:
-            augment = replace(self._built.data.augment, extra=self.own["augment"])
-            self._built.data.augment = augment
+    def _choose_recipe(self) -> None:
+        """Says which recipe a run without one has. UserError where it must have its own."""
+        task, resume = self.words.typed.get("task"), self.words.typed.get("resume")
+        if task is not None and not task_of(task).labelled:
+            raise UserError(
+                f"--task {task} needs a recipe: -c pretrain/..., or your own (`vit recipes` lists "
+                "them)"
+            )
+        if resume not in (None, "auto", "never"):
+            raise UserError(f"--resume {resume} is neither a run nor a checkpoint of one")
+        say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
+        self.recipe = DEFAULT_RECIPE
 
-    def _complete(self) -> None:
-        """Checks what the parser cannot, before weights are fetched, and fills what is open."""
-        config = self.config
-        check_arguments(config.trainer)
-        data = config.data
-        named = [n for n in ("dataset", "root") if f"--data.{n}" in _names_of(self.args)]
+    def resolve(self) -> None:
+        """Parses the options, builds their values, and completes them by what the weights say, so
+        that wrong ones are found before data is read."""
+        with explaining(self.parser):
+            self.config = config = self._parsed()
+            seed_everything(config.seed_everything, workers=True)
+            check_arguments(config.trainer)
+            self.batch_trial = settle_batch(config, self.recipes, self.words.run)
+            values = config.clone()
+            values.trainer.pop("logger")  # which `loggers` builds, for a folder
+            self._built = self.parser.instantiate(values)
+            self._check_ranges()
+            self._check_source()
+            if config.model.pretrained is not None:
+                self._follow_weights()
+        if config.trainer.precision is None:
+            precision, reason = default_precision(config.trainer.accelerator or "auto")
+            say(f"precision {precision}: {reason} (--trainer.precision)")
+            config.trainer.precision = self._built.trainer.precision = precision
+
+    def _parsed(self) -> Namespace:
+        """The options: of what is below the recipes, of these, and of the words."""
+        words, (run, data) = self.words, followed(self.words)
+        layers: list[dict[str, Any]] = [{f"data.{name}": value for name, value in data.items()}]
+        layers += _with_architectures(self.recipes)
+        chosen = {"model.optimizer", "model.optimizer.class_path"} & words.values.keys()
+        if "model.optimizer.lr" in words.typed and not chosen:
+            optimizer = {"class_path": "torch.optim.AdamW", "init_args": ADAMW}
+            layers.append({"model": {"optimizer": optimizer}})
+        texts = (json.dumps(layer, default=str, ensure_ascii=False) for layer in layers)
+        arguments = [f"--config={text}" for text in texts]  # JSON is YAML
+        arguments += [each for word in words.long for each in with_logger(word)]
+        config, usual = self.parser.parse_args(arguments), self.parser.get_defaults().data
+        if taken := [name for name in data if config.data[name] != usual[name]]:
+            values = ", ".join(f"data.{name} {config.data[name]}" for name in taken)
+            note(f"as in {run}, whose images these are: {values}")
+        return config
+
+    def _check_ranges(self) -> None:
+        """UserError for what Lightning and torch refuse, and values refuse of each other."""
+        config, built = self.config, self._built
+        weight = nn.Parameter(torch.zeros(1, 1))
+        build_optimizer(built.model.optimizer, param_groups([("head.weight", weight)], depth=0))
+        if built.data.pseudo is not None:
+            built.data.pseudo.check_loss(config.model.get("loss.kind"))
+        if "augment" in self.own:
+            built.data.augment = replace(built.data.augment, extra=self.own["augment"])
+        strategy = f"trainer.strategy={config.trainer.strategy}"
+        if config.model.pretrained is not None or strategy in rows("values"):
+            names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
+            build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
+
+    def _check_source(self) -> None:
+        """UserError without images, or for two sets of them."""
+        data, built, typed = self.config.data, self._built.data, self.words.typed
+        named = [name for name in ("dataset", "root") if f"data.{name}" in typed]
         sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
         sets += ["data"] if "images" in self.own else []
         if not self.own and not named:
-            check_given(config.own, "images", "callbacks", "augment")
+            check_given(self.config.own, "images", "callbacks", "augment")
         if "images" in self.own:
-            data.dataset = data.root = None
+            data.dataset = data.root = built.dataset = built.root = None
         else:
             check_source(data.dataset, data.root)
         if len(sets) > 1:
             raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
-        if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
-            raise UserError(
-                "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
-                "--hard (data.pseudo.hard), or choose softmax or sigmoid"
-            )
-        if config.model.pretrained is not None:
-            config.model.pretrained = os.path.expanduser(config.model.pretrained)
-            built = self._check_values()
-            if not os.path.exists(config.model.pretrained):  # before it is fetched
-                self.looked = self._data_of(built).look()
-            fill_from_weights(config)
-        elif f"trainer.strategy={config.trainer.strategy}" in rows("values"):
-            self._check_values()
-        if config.trainer.precision is None:
-            precision, reason = default_precision(config.trainer.accelerator or "auto")
-            say(f"precision {precision}: {reason} (--trainer.precision)")
-            config.trainer.precision = precision
-        self.batch_trial = settle_batch(config, self.recipes, self._run_config)
 
-    def _check_values(self) -> Namespace:
-        """The values as objects. UserError for those that constructors refuse."""
-        built = self.parser.instantiate(self.config)
-        weight = nn.Parameter(torch.zeros(1, 1))
-        build_optimizer(built.model.optimizer, param_groups([("head.weight", weight)], depth=0))
-        names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
-        build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
-        return built
+    def _follow_weights(self) -> None:
+        """Takes from the weights what is open. Images are looked at before these are fetched."""
+        model = self.config.model
+        model.pretrained = self._built.model.pretrained = os.path.expanduser(model.pretrained)
+        if not os.path.exists(model.pretrained):
+            self.looked = self._data().look()
+        fill_from_weights(self.config, self._built)
 
     @cached_property
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
-        data = self._data_of(self._built)
-        return data.unseen_by(known_by(self.config.model.pretrained))
+        return self._data().unseen_by(known_by(self.config.model.pretrained))
 
-    def _data_of(self, built: Namespace) -> ImageData:
-        data = ImageData(**built.data, own=self.own.get("images"))
+    def _data(self) -> ImageData:
+        data = ImageData(**self._built.data, own=self.own.get("images"))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -200,12 +202,13 @@ class Options:
 
     def loggers(self, folder: Path) -> list[Any]:
         """Loggers of the recipe; those given by name write into the folder."""
-        config = self.config.clone()
+        config = Namespace(trainer=Namespace(logger=self.config.clone().trainer.logger))
         for entry in _as_list(config.trainer.logger):
             arguments = entry.get("init_args") or {}
             if arguments.get("save_dir") == RUN_DIRECTORY:
                 arguments["save_dir"] = str(folder)
-        return _as_list(self.parser.instantiate(config).trainer.logger)
+        with explaining(self.parser):
+            return _as_list(self.parser.instantiate(config).trainer.logger)
 
     def early_stopping(self, data: ImageData, monitor: str) -> list[Patience]:
         """The callback of --patience. UserError without validation images."""
@@ -226,7 +229,8 @@ class Options:
         config.pop("config", None)
         config.run_dir, config.resume = None, "auto"
         places = [(config.data, "root"), (config.model, "pretrained"), (config.model, TEACHER)]
-        places += [(config.data, "pseudo.answers"), (config.data, "pseudo.root")]
+        if (pseudo := self._built.data.pseudo) is not None:
+            places += [(config.data.pseudo.init_args, name) for name in pseudo.paths]
         for group, name in places:
             place = group.get(name) and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub
@@ -285,27 +289,6 @@ def _as_list(value: Any) -> list[Any]:
     return [] if value in (None, True, False) else value if isinstance(value, list) else [value]
 
 
-def _known_first(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Options without which the others cannot be parsed, and the other arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-c", "--config", action="append", default=[])
-    parser.add_argument("--trainer.logger", dest="logger")
-    for name in ("task", "run_dir", "resume"):
-        parser.add_argument(f"--{name}")
-    try:
-        return parser.parse_known_args(args)
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
-
-
-def _config_of_run(first: argparse.Namespace) -> Path | None:
-    """config.yaml of the run that --run_dir or --resume names."""
-    place = first.run_dir if first.resume in (None, "auto") else first.resume
-    path = Path(place or ".").expanduser()
-    run = path.parent.parent if path.suffix == ".ckpt" else path  # RUN/checkpoints/last.ckpt
-    return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
-
-
 def task_of(name: Any) -> type[Module]:
     """The module that is trained by that task; it decides which options there are."""
     task, tasks = str(name), rows("tasks")
@@ -314,58 +297,41 @@ def task_of(name: Any) -> type[Module]:
     return resolve(tasks[task])
 
 
-def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
-    """UserError for a typed --model.name beside sizes from a recipe."""
-    names = _names_of(typed)
-    given = [(recipe.get("model") or {}).get("architecture") or {} for recipe in recipes]
-    sizes = {name for sizes in given for name in sizes} & {"width", "depth", "num_heads", "mlp_dim"}
-    changed = any(name.startswith("--model.architecture") for name in names)
-    if "--model.name" in names and sizes and not changed:
+def _check_words(words: Words) -> None:
+    """UserError for a typed --model.name beside sizes from a recipe, and for a rate or a length
+    beside a recipe that takes no step."""
+    fields = [name for name in words.values if name.startswith("model.architecture.")]
+    sizes = {name.split(".")[2] for name in fields} & {"width", "depth", "num_heads", "mlp_dim"}
+    with_fields = any(name.startswith("model.architecture") for name in words.typed)
+    if "model.name" in words.typed and sizes and not with_fields:
         raise UserError(
             f"--model.name beside the recipe's own {', '.join(sorted(sizes))} would change the "
             "name alone; add --model.architecture null, or sizes"
         )
-
-
-def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
-    """UserError for a rate or a length beside a recipe that takes no step."""
-    lists = [_as_list((recipe.get("trainer") or {}).get("callbacks")) for recipe in recipes]
-    entries = [entry for each in lists for entry in each if isinstance(entry, dict)]
-    alone = any(dict(flat(entry)).get("init_args.alone") for entry in entries)
+    callbacks = [(recipe.get("trainer") or {}).get("callbacks") for recipe in words.layers]
+    entries = [dict(flat(e)) for each in callbacks for e in _as_list(each) if isinstance(e, dict)]
     of_steps = re.compile(
-        r"--(lr|epochs|steps|trainer\.max_(epochs|steps)|model\.(optimizer|schedule|mixing)\b.*|"
-        r"model\.loss\.(?!class_weights).*|data\.augment\b.*)"
+        r"trainer\.max_(epochs|steps)|model\.(optimizer|schedule|mixing)\b.*|"
+        r"model\.loss\.(?!class_weights).*|data\.augment\b.*"
     )
-    if alone and (given := sorted(filter(of_steps.fullmatch, _names_of(typed)))):
+    useless = sorted(
+        n for option in filter(of_steps.fullmatch, words.named) for n in words.named[option]
+    )
+    if useless and any(entry.get("init_args.alone") for entry in entries):
         raise UserError(
-            f"{given[0]} has no effect: the recipe fits a head in closed form and takes no step; "
-            "leave it out, or choose -c finetune"
+            f"{useless[0]} has no effect: the recipe fits a head in closed form and takes no "
+            "step; leave it out, or choose -c finetune"
         )
 
 
-def _architecture(recipes: list[dict[str, Any]]) -> list[str]:
-    """The fields of all recipes, in order, since the last one that names a model; the parser would
-    take those of the last one alone."""
-    models = [recipe.get("model") or {} for recipe in recipes]
-    given = [model for model in models if "architecture" in model]
-    if len(given) < 2:
-        return []
-    fields: dict[str, Any] | None = {}
-    for model in given:
-        changes, before = model["architecture"], {} if "name" in model else fields or {}
-        fields = None if changes is None else changed(before, changes)
-    return [f"--model.architecture={json.dumps(fields)}"]
-
-
-def _names_of(args: list[str]) -> set[str]:
-    return {arg.partition("=")[0] for arg in args if arg.startswith("--")}
-
-
-def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[str]:
-    """The default optimizer for a typed learning rate, if nothing else chooses one."""
-    chosen = any((recipe.get("model") or {}).get("optimizer") for recipe in recipes)
-    names = _names_of(typed)
-    if chosen or "--model.optimizer" in names or "--model.optimizer.lr" not in names:
-        return []
-    arguments = [f"--model.optimizer.{k}={json.dumps(v)}" for k, v in ADAMW.items() if k != "lr"]
-    return ["--model.optimizer=torch.optim.AdamW", *arguments]
+def _with_architectures(recipes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The recipes, each with the fields of the architecture of those before it, since the last one
+    that names a model; the parser would take its own alone."""
+    fields: dict[str, Any] | None = None
+    for recipe in recipes:
+        model = recipe.get("model")
+        if isinstance(model, dict) and "architecture" in model:
+            changes, before = model["architecture"], {} if "name" in model else fields or {}
+            fields = None if changes is None else changed(before, changes)
+            recipe = {**recipe, "model": {**model, "architecture": fields}}
+        yield recipe

@@ -1,4 +1,4 @@
-"""Short names of the options of a run, written out before anything reads them.
+"""The words of a command, read once: their options by long names, and what recipes add.
 
 `--lr 1e-3 --epochs 5` is `--model.optimizer.lr 1e-3 --trainer.max_epochs 5 --trainer.max_steps -1`.
 Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at once.
@@ -7,14 +7,14 @@ Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at 
 import math
 import os
 import re
-from itertools import pairwise
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, Range, UserError, did_you_mean, shorten
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.tables import rows
-from vit.yaml_reader import load_yaml, read_options
+from vit.yaml_reader import flat, load_yaml, read_options
 
 SHORT = {
     "data": "data.root",
@@ -68,53 +68,109 @@ OTHER_WORDS = {
 """What timm, ultralytics, transformers and Lightning call an option -> its name here."""
 
 
-def written_out(args: list[str]) -> list[str]:
-    """The arguments of a run with the long names of its options.
+YAML = (".yaml", ".yml")
+"""Endings of files of options."""
+
+
+class Words:
+    """The words of a command of runs.
 
     `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
     recipe, folder or architecture that does not exist, for a number that no run can have, for
     limits in epochs and in steps together, and for two spellings of an option that disagree.
     """
-    if len([word for word in args if word.endswith(".tar")]) > 1:
-        raise UserError("several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'")
-    long: list[str] = []
-    parts: dict[str, Any] = {}
-    typed: dict[str, dict[str, str]] = {}
-    words, is_value = [*args], False
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
+
+    def __init__(self, args: list[str]) -> None:
+        self.args = args
+        self.others: list[str] = []
+        """Words that are no options, nor their values."""
+        self.recipes: list[str] = []
+        self.options: list[tuple[str, str | None]] = []
+        """Options by their long names with their texts, in order; None for one without a value."""
+        if len([word for word in args if word.endswith(".tar")]) > 1:
+            raise UserError(
+                "several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'"
+            )
+        self.named: dict[str, dict[str, str]] = {}
+        """Option -> the names by which it is typed, with their texts."""
+        parts: dict[str, Any] = {}
+        left = [*args]
+        while left:
+            self._read(left, parts)
+        _check_limits(self.named)
+        if parts:
+            self.options.append((PART[:-1], _mapping(parts)))
+        self.typed = dict(self.options)
+        """Option -> its last text."""
+
+    def _read(self, left: list[str], parts: dict[str, Any]) -> None:
+        """Takes the next option from `left`, with its value."""
+        name, equals, value = (word := left.pop(0)).partition("=")
         if not name.startswith("--") and name != "-c":
-            if equals and not is_value and name in {*SHORT, *OTHER_WORDS, *WITHOUT_DOT}:
+            if equals and name in {*SHORT, *OTHER_WORDS, *WITHOUT_DOT}:
                 raise UserError(f"{word!r} is not an option; type --{name} {value}")
-            long.append(word)
-            is_value = False
-            continue
-        is_value = not equals  # the next word, unless it is taken here
+            self.others.append(word)
+            return
         option = "config" if name == "-c" else _underscored(name[2:])
         option = OTHER_WORDS.get(option, option)
-        value = value if equals else words[0] if words else ""
-        if option.startswith(PART):
-            words, is_value = (words if equals else words[1:]), False
-            kind, dot, name = option.removeprefix(PART).partition(".")
-            fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
-            parts[kind] = {**(fields or {}), name: value} if dot else value
-            continue
-        is_file = option == "data" and value.endswith((".yaml", ".yml"))
-        _note_typed(typed, "config" if is_file else SHORT.get(option, option), name, value)
-        if option not in {*SHORT, *rows("short_names"), "config", "data.root", "model"}:
-            if "." not in option and option not in WITHOUT_DOT:
-                near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
-                raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
-            is_value &= option not in FLAGS
-            long.append(word.replace(name, f"--{option}", 1))
-            continue
-        words, is_value = (words if equals else words[1:]), False
-        if (not value and option != "data.root") or value.startswith("--"):
+        if "." not in option and option not in {*SHORT, *WITHOUT_DOT}:
+            near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
+            raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
+        if option in FLAGS:
+            self.options.append((option, value if equals else None))
+            return
+        if not equals and left and not left[0].startswith("--"):
+            value, equals = left.pop(0), "="
+        if not equals or (not value and option in {*SHORT, "config", "model"}):
             raise UserError(f"{name} needs a value")
-        long += _long(option, value)
-    _check_limits(typed)
-    return [*long, f"--{PART[:-1]}={_mapping(parts)}"] if parts else long
+        if option.startswith(PART):
+            kind, dot, field = option.removeprefix(PART).partition(".")
+            fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
+            parts[kind] = {**(fields or {}), field: value} if dot else value
+            return
+        is_file = option == "data" and value.endswith(YAML)
+        _note_typed(self.named, "config" if is_file else SHORT.get(option, option), name, value)
+        if option == "config":
+            find_recipe(value)
+            self.recipes.append(value)
+        else:
+            self.options += _long(option, value)
+
+    @property
+    def long(self) -> list[str]:
+        """The words with the long names of options, without recipes."""
+        texts = (f"--{n}" if text is None else f"--{n}={text}" for n, text in self.options)
+        return [*self.others, *texts]
+
+    @property
+    def written(self) -> list[str]:
+        """All of them, recipes first."""
+        return [*(word for name in self.recipes for word in ("-c", name)), *self.long]
+
+    @cached_property
+    def run(self) -> Path | None:
+        """config.yaml of the run that --run_dir or --resume names."""
+        resume = self.typed.get("resume")
+        place = self.typed.get("run_dir") if resume in (None, "auto") else resume
+        path = Path(place or ".").expanduser()
+        run = path.parent.parent if path.suffix == ".ckpt" else path  # RUN/checkpoints/last.ckpt
+        return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
+
+    @cached_property
+    def layers(self) -> list[dict[str, Any]]:
+        """Options of the recipes; else of the run that goes on, or of the default recipe."""
+        if not self.recipes and self.run is not None:
+            return [read_options(self.run)]
+        return [read_options(find_recipe(name)) for name in self.recipes or [DEFAULT_RECIPE]]
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Option -> value, by the last recipe or word that names it."""
+        values: dict[str, Any] = {}
+        for layer in self.layers:
+            values |= flat(layer)
+        values |= self.typed
+        return {n: None if value in ("", "null") else value for n, value in values.items()}
 
 
 def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value: str) -> None:
@@ -163,23 +219,15 @@ def _check_limits(typed: dict[str, dict[str, str]]) -> None:
         raise UserError(f"{' and '.join(given[::-1])} are two limits; give one")
 
 
-def check_size(args: list[str]) -> None:
+def check_size(words: Words) -> None:
     """UserError for an image size that the patches do not divide, where the name of the
-    architecture or of weights says how large they are. `args`: those of `vit fit`, written out."""
-    recipes = [name for word, name in pairwise(args) if word == "-c"]
-    values = {name: value for name, _, value in (word.partition("=") for word in args)}
-    size = load_yaml(values.get("--data.image_size", "null"), "--image-size")
-    if size is None or any(name.startswith("--model.architecture") for name in values):
+    architecture or of weights says how large they are."""
+    size = load_yaml(words.typed.get("data.image_size") or "null", "--image-size")
+    if size is None or any(name.startswith("model.architecture") for name in words.values):
         return
-    if not recipes and not {"--run_dir", "--resume"} & values.keys():
-        recipes = [DEFAULT_RECIPE]
-    model: dict[str, Any] = {}
-    for recipe in recipes:
-        options = read_options(find_recipe(recipe)).get("model")
-        model |= options if isinstance(options, dict) else {}
-    weights = values.get("--model.pretrained", model.get("pretrained"))
-    name = values.get("--model.name", weights or model.get("name"))
-    if isinstance(name, str) and name != "null" and not model.get("architecture"):
+    weights, usual = words.values.get("model.pretrained"), words.values.get("model.name")
+    name = words.typed.get("model.name", weights or usual)
+    if isinstance(name, str) and name != "null":
         from vit.models.zoo import model_config
         from vit.weights.names import architecture_of, named
 
@@ -202,37 +250,31 @@ def _underscored(option: str) -> str:
     return head.replace("-", "_") + dot + name
 
 
-def _long(option: str, value: str) -> list[str]:
-    if option == "config":
-        find_recipe(value)
-        return ["-c", value]
-    if option == "data" and value.endswith((".yaml", ".yml")):
-        return [f"--data={value}"]
-    if option == "model":
-        if not value.endswith((".yaml", ".yml", "}")):
-            raise UserError(
-                f"--model {value}: type --pretrained {value} to start from these weights, or "
-                "--arch and a name of `vit models` for random ones"
-            )
-        return [f"--model={value}"]
+def _long(option: str, value: str) -> list[tuple[str, str | None]]:
+    """An option and its value by long names; both of them where a short name sets two."""
+    if option == "model" and not value.endswith((*YAML, "}")):
+        raise UserError(
+            f"--model {value}: type --pretrained {value} to start from these weights, or "
+            "--arch and a name of `vit models` for random ones"
+        )
     if option == "image_size" and re.fullmatch(r"\d+[x,]\d+", value):
         value = f"[{value.replace('x', ',')}]"
-    if option == "data":
+    if option == "data" and not value.endswith(YAML):
         from vit.data.catalog import data_set  # heavy: imports numpy
 
         name, root = data_set(value)
-        given = [f"--data.dataset={name}", "--data.root=null"]
-        return given if root is None else [f"--data.root={root}"]
-    if option == "data.root":
-        if value not in ("", "null") and not Path(value).expanduser().exists():
-            from vit.data.roots import check_root  # heavy: imports numpy
+        if root is None:
+            return [("data.dataset", name), ("data.root", "null")]
+        return [("data.root", root)]
+    place = Path(value).expanduser()
+    if option == "data.root" and value not in ("", "null") and not place.exists():
+        from vit.data.roots import check_root  # heavy: imports numpy
 
-            check_root(value)
-        return [f"--data.root={value}"]
+        check_root(value)
     if row := rows("short_names").get(option):
         field, _, argument = row.partition(":")
         kind, _, name = argument.rpartition(".")
-        whole = [f"--{field}={kind}", f"--{field}.init_args.{name}={value}"]
-        return [f"--{field}=null"] if value == "null" else whole
-    other = [f"--{OTHER_LIMIT[option]}=-1"] if option in OTHER_LIMIT else []
-    return [f"--{SHORT[option]}={value}", *other]
+        whole = [(field, kind), (f"{field}.init_args.{name}", value)]
+        return [(field, "null")] if value == "null" else [*whole]
+    other = [(OTHER_LIMIT[option], "-1")] if option in OTHER_LIMIT else []
+    return [("data" if option == "data" else SHORT.get(option, option), value), *other]

@@ -99,14 +99,14 @@ def check_arguments(trainer: Namespace) -> None:
         )
 
 
-def logger_arguments(value: str) -> list[str]:
-    """Arguments for --trainer.logger VALUE: a name of `LOGGERS` becomes its class and its place.
+def with_logger(word: str) -> list[str]:
+    """The word; for --trainer.logger and a name of `LOGGERS` words for its class and its place.
 
     UserError if its package is not installed.
     """
-    option = "--trainer.logger"
-    if value not in LOGGERS:
-        return [f"{option}={value}"]
+    option, _, value = word.partition("=")
+    if option != "--trainer.logger" or value not in LOGGERS:
+        return [word]
     if find_spec(value) is None:
         raise UserError(f"{option} {value} is not installed: pip install 'vitkit[{value}]'")
     kind, arguments = LOGGERS[value]

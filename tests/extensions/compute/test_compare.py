@@ -220,7 +220,7 @@ def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:
     for text, message in (
         ("trainer: [", "r.yaml, line 1: not valid YAML"),
         ("just words", "has no options"),
-        ("data: other.yaml\nmodel: {}", "data: other.yaml is a separate file"),
+        ("data: other.yaml\nmodel: {}", "data=other.yaml is not a mapping"),
         ("model: {name: vit_ti16}\ntrainer: {max_epochs: 3}", "add --images N"),
         ("model: {name: vit_ti16}\ntrainer: {max_time: 00:01:00:00}", "add --epochs N"),
     ):

@@ -17,7 +17,7 @@ from vit.data.module import ImageData
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, sample_bits
 from vit.errors import UserError
-from vit.extensions.recipes.extra import changed
+from vit.extensions.recipes.extra import OwnChange
 from vit.preprocessing import to_tensor
 
 SIZE = (12, 10)
@@ -36,16 +36,16 @@ def states() -> list[Any]:
 
 def test_the_draws_follow_from_the_seed_and_the_generators_are_put_back() -> None:
     before, image = states(), noise(*SIZE)
-    first = [changed(drawn, image, seed) for seed in (5, 2**40, 2**64 - 1)]
+    first = [OwnChange(drawn)(image, seed) for seed in (5, 2**40, 2**64 - 1)]
     with pytest.raises(ZeroDivisionError):
-        changed(lambda image: drawn(image).putalpha(1 // 0), image, 5)
+        OwnChange(lambda image: drawn(image).putalpha(1 // 0))(image, 5)
     assert states() == before
     drawn(image)
-    again = [changed(drawn, image, seed) for seed in (5, 2**40, 2**64 - 1)]
+    again = [OwnChange(drawn)(image, seed) for seed in (5, 2**40, 2**64 - 1)]
     assert torch.equal(torch.stack(first), torch.stack(again))
     assert len({pixels.numpy().tobytes() for pixels in first}) == 3
     torch.manual_seed(5)
-    assert torch.equal(changed(v2.AugMix(), image, 5), to_tensor(v2.AugMix()(image)))
+    assert torch.equal(OwnChange(v2.AugMix())(image, 5), to_tensor(v2.AugMix()(image)))
 
 
 def test_it_gets_the_cropped_image_before_erasing_and_changes_no_other_draw() -> None:
@@ -75,7 +75,7 @@ def test_images_tensors_and_arrays_are_the_same(form: Any) -> None:
     whole = still(extra=lambda image: form(ImageOps.invert(image)), erasing=1.0)(photo, 3, SIZE)
     plain = still(extra=ImageOps.invert, erasing=1.0)(photo, 3, SIZE)
     assert type(whole) is torch.Tensor and whole.is_contiguous() and torch.equal(whole, plain)
-    gray = changed(ImageOps.grayscale, photo, 0)
+    gray = OwnChange(ImageOps.grayscale)(photo, 0)
     assert torch.equal(gray, to_tensor(photo.convert("L").convert("RGB")))
 
 

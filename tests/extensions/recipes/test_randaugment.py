@@ -1,5 +1,6 @@
 """RandAugment: timm's operations pixel by pixel, TensorFlow's own against their definition."""
 
+import re
 from collections import Counter
 from functools import partial
 
@@ -9,17 +10,19 @@ import torch
 from PIL import Image
 
 from vit.data.transforms import TrainTransform
+from vit.errors import UserError
 from vit.extensions.recipes import randaugment as module
 from vit.extensions.recipes.randaugment import (
     GRAY,
     TF_OPERATIONS,
     TIMM_OPERATIONS,
+    RandAugment,
     Surroundings,
-    randaugment,
 )
 from vit.preprocessing import to_tensor
 
 NEAREST = Surroundings(GRAY, Image.Resampling.NEAREST)
+RULE = "give 1 operation or more and a magnitude from 0 to"
 MEAN = (0.485, 0.456, 0.406)
 
 
@@ -76,13 +79,28 @@ def test_timm_applies_half_of_the_operations_at_noisy_magnitudes(monkeypatch):
     monkeypatch.setattr(module, "TIMM_OPERATIONS", {"a": record, "b": record})
     torch.manual_seed(0)
     image = Image.new("RGB", (2, 2))
+    policy = RandAugment(operations=2, magnitude=9, variant="timm")
     for _ in range(2000):
-        randaugment(image, 2, 9, "timm", mean=MEAN, resample=NEAREST.resample)
+        policy(image, MEAN, NEAREST.resample)
     assert abs(len(magnitudes) - 2000) < 130  # 4 standard deviations
     assert max(magnitudes) == 10  # clipped: 2.3 % of a normal distribution around 9 is above
     below = np.array(magnitudes)[np.array(magnitudes) < 10]
     assert abs(np.median(magnitudes) - 9) < 0.05
     assert abs(np.quantile(below, 0.1) - (9 - 1.28 * 0.5)) < 0.08
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"operations": 0}, f"operations=0, magnitude=9: {RULE} 30 (torchvision)"),
+        ({"magnitude": 31}, f"operations=2, magnitude=31: {RULE} 30 (torchvision)"),
+        ({"magnitude": 11, "variant": "timm"}, f"magnitude=11: {RULE} 10 (timm)"),
+        ({"variant": "tff"}, "variant='tff' is unknown; choose "),
+    ],
+)
+def test_settings_that_it_does_not_have_are_refused(options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        RandAugment(**options)
 
 
 # TensorFlow
@@ -178,10 +196,11 @@ def test_tf_draws_all_16_operations_equally_and_always_applies_them(monkeypatch)
         for name in TF_OPERATIONS
     }
     monkeypatch.setattr(module, "TF_OPERATIONS", table)
+    policy = RandAugment(operations=2, magnitude=10, variant="tf")
     torch.manual_seed(0)
     for _ in range(1600):
         image = Image.new("RGB", (2, 2))
-        randaugment(image, 2, 10, "tf", mean=MEAN, resample=NEAREST.resample)
+        policy(image, MEAN, NEAREST.resample)
     assert sum(counts.values()) == 3200
     assert len(counts) == 16
     assert all(abs(count - 200) < 60 for count in counts.values()), counts
@@ -193,9 +212,9 @@ def test_timm_fills_with_the_mean_by_the_filter_of_the_crop_and_tf_with_gray(mon
     monkeypatch.setattr(module, "TIMM_OPERATIONS", {"a": record})
     monkeypatch.setattr(module, "TF_OPERATIONS", {"a": record})
     image = Image.new("RGB", (8, 8))
-    options = {"crop": "none", "randaugment": (9, 9), "interpolation": "bicubic"}
     for variant in ("timm", "tf"):
-        transform = TrainTransform(**options, randaugment_variant=variant)
+        policy = RandAugment(operations=9, magnitude=9, variant=variant)
+        transform = TrainTransform(crop="none", policy=policy, interpolation="bicubic")
         transform(image, 0, (8, 8), mean=MEAN)
     timm = Surroundings((124, 116, 104), Image.Resampling.BICUBIC)
     assert set(seen[:-9]) == {timm} and set(seen[-9:]) == {NEAREST}

@@ -20,6 +20,7 @@ from vit.data.module import ImageData
 from vit.data.settings import InputFormat
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.extensions.recipes.randaugment import RandAugment
 from vit.extensions.sources.raster import Raster, open_raster
 from vit.preprocessing import Preprocess, center_crop, picture, resize_to_cover
 from vit.tables import GROUP
@@ -196,9 +197,9 @@ def test_training_crops_have_the_size_and_are_a_function_of_the_seed(crop: str) 
     assert not torch.equal(drawn(0), drawn(1))
 
 
-@pytest.mark.parametrize("name", ["randaugment", "three_augment", "color_jitter"])
+@pytest.mark.parametrize("name", ["policy", "three_augment", "color_jitter"])
 def test_changes_of_colours_are_refused(name: str) -> None:
-    value = {"randaugment": (2, 9), "three_augment": True, "color_jitter": 0.3}[name]
+    value = {"policy": RandAugment(), "three_augment": True, "color_jitter": 0.3}[name]
     augment = TrainTransform(**{name: value})
     with pytest.raises(UserError, match=f"data.augment.{name} changes RGB"):
         ImageData(root="x", channels=5, augment=augment)

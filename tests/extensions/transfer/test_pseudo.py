@@ -12,10 +12,10 @@ from PIL import Image
 import vit
 from tests.command import coloured
 from vit.data.sampler import TrainBatchSampler
-from vit.data.settings import Loading, Pseudo
+from vit.data.settings import Loading
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
-from vit.extensions.transfer.pseudo import Answers, check_unseen
+from vit.extensions.transfer.pseudo import Answers, Pseudo, check_unseen
 from vit.training.losses import Loss
 
 CLASSES = ["blue", "grün", "red"]

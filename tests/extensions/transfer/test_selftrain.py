@@ -32,7 +32,7 @@ trainer: {precision: 32-true, accelerator: cpu}
 """
 FIT = ("-c", "small.yaml", "--data", "my photos", "--steps=6")
 NOISE = (
-    "--data.augment.randaugment=[2,9]",
+    "--data.augment.policy=vit.RandAugment",
     "--trainer.check_val_every_n_epoch=null",
     "--trainer.val_check_interval=2",
 )

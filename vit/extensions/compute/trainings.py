@@ -103,7 +103,7 @@ def recipe_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
     """The training of a recipe, or of the named models by that recipe; and notes."""
     recipe = str(options.recipe)
     content = read_options(find_recipe(recipe))
-    data, model, trainer = (_group(recipe, content, name) for name in ("data", "model", "trainer"))
+    data, model, trainer = (_group(content, name) for name in ("data", "model", "trainer"))
     dataset, num_classes = CATALOG.get(str(data.get("dataset"))), options.classes
     if num_classes is None and dataset is not None:
         num_classes = dataset.num_classes
@@ -121,12 +121,10 @@ def recipe_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
     return [Training(model=each, **shared) for each in compared], notes
 
 
-def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:
+def _group(options: dict[str, Any], name: str) -> dict[str, Any]:
     """A group of options, which a class_path has one level deeper."""
     group = options.get(name) or {}
-    if isinstance(group, dict):
-        return group.get("init_args", group) if "class_path" in group else group
-    raise UserError(f"recipe {recipe!r}: {name}: {group} is a separate file; give it in one file")
+    return group.get("init_args", group) if "class_path" in group else group
 
 
 def _recipe_model(

@@ -7,10 +7,14 @@ applied, the filter and the fill differ. Every draw comes from torch's global ge
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from PIL import Image, ImageEnhance, ImageOps
+
+from vit.data.transforms import Policy
+from vit.errors import UserError
+from vit.preprocessing import check_choice
 
 Variant = Literal["torchvision", "tf", "timm"]
 
@@ -51,44 +55,64 @@ class Operation:
         return self.apply(image, _either_sign(argument) if self.signed else argument, around)
 
 
-def randaugment(
-    image: Image.Image,
-    operations: int,
-    magnitude: int,
-    variant: Variant,
-    *,
-    mean: tuple[float, ...],
-    resample: Image.Resampling,
-) -> Image.Image:
-    """`operations` random changes of an RGB image, drawn with replacement.
+@dataclass(frozen=True, kw_only=True)
+class RandAugment(Policy):
+    """Random operations on each image, drawn with replacement."""
 
-    - torchvision: its RandAugment, with bilinear filter and gray fill.
-    - tf: the version of AugReg and of the better plain ViT (big_vision/pp/archive/autoaugment.py).
-      16 operations, always applied, at one magnitude: the code also draws a probability for each,
-      and drops it. Nearest neighbours, gray fill. Contrast, colour and sharpness are Pillow's,
-      which rounds differently: by at most 2 of 255.
-    - timm: the version of DeiT, 'rand-m{magnitude}-n{operations}-mstd0.5-inc1'. 15 operations, each
-      applied with probability 1/2, at a magnitude of its own, drawn around `magnitude` with
-      standard deviation 0.5 and clipped to [0, 10]. It fills with `mean` (of images in [0, 1]),
-      by the filter `resample`.
-    """
-    if variant == "torchvision":
-        return _torchvision(operations, magnitude)(image)
-    timm = variant == "timm"
-    table, around = TF_OPERATIONS, Surroundings(GRAY, Image.Resampling.NEAREST)
-    if timm:
-        fill = tuple(min(255, round(255 * value)) for value in mean)
-        table, around = TIMM_OPERATIONS, Surroundings(fill, resample)
-    drawn = torch.randint(len(table), (operations,)).tolist()
-    for operation in (list(table.values())[index] for index in drawn):
-        level: float = magnitude
+    operations: int = 2
+    """How many."""
+
+    magnitude: int = 9
+    """Their strength, on the scale of the variant."""
+
+    variant: Variant = "torchvision"
+    """Whose RandAugment. torchvision: 14 operations, magnitude 0 to 30. tf (AugReg, big_vision):
+    16 operations, and 10 is the end of the scale, which 15 and 20 exceed on purpose; 10 rotates by
+    30 degrees, three times as far as in torchvision. timm (DeiT's rand-m9-mstd0.5-inc1): 15
+    operations with probability 1/2 each, magnitude 0 to 10 with noise, fill and filter those of
+    mean and interpolation."""
+
+    def __post_init__(self) -> None:
+        check_choice("variant", self.variant, get_args(Variant))
+        most = MAX_MAGNITUDE[self.variant]
+        if self.operations < 1 or not 0 <= self.magnitude <= most:
+            rule = f"1 operation or more and a magnitude from 0 to {most} ({self.variant})"
+            raise UserError(
+                f"operations={self.operations}, magnitude={self.magnitude}: give {rule}"
+            )
+
+    def __call__(
+        self, image: Image.Image, mean: tuple[float, ...], resample: Image.Resampling
+    ) -> Image.Image:
+        """The changed image.
+
+        - torchvision: its RandAugment, with bilinear filter and gray fill.
+        - tf: the version of AugReg and of the better plain ViT (big_vision,
+          pp/archive/autoaugment.py). 16 operations, always applied, at one magnitude: the code also
+          draws a probability for each, and drops it. Nearest neighbours, gray fill. Contrast,
+          colour and sharpness are Pillow's, which rounds differently: by at most 2 of 255.
+        - timm: the version of DeiT, 'rand-m{magnitude}-n{operations}-mstd0.5-inc1'. 15 operations,
+          each applied with probability 1/2, at a magnitude of its own, drawn around `magnitude`
+          with standard deviation 0.5 and clipped to [0, 10]. It fills with `mean` (of images in
+          [0, 1]), by the filter `resample`.
+        """
+        if self.variant == "torchvision":
+            return _torchvision(self.operations, self.magnitude)(image)
+        timm = self.variant == "timm"
+        table, around = TF_OPERATIONS, Surroundings(GRAY, Image.Resampling.NEAREST)
         if timm:
-            if torch.rand(1).item() > APPLIED:
-                continue
-            noisy = magnitude + MAGNITUDE_STD * torch.randn(1).item()
-            level = min(max(noisy, 0), MAX_MAGNITUDE["timm"])
-        image = operation(image, level / 10, around)
-    return image
+            fill = tuple(min(255, round(255 * value)) for value in mean)
+            table, around = TIMM_OPERATIONS, Surroundings(fill, resample)
+        drawn = torch.randint(len(table), (self.operations,)).tolist()
+        for operation in (list(table.values())[index] for index in drawn):
+            level: float = self.magnitude
+            if timm:
+                if torch.rand(1).item() > APPLIED:
+                    continue
+                noisy = level + MAGNITUDE_STD * torch.randn(1).item()
+                level = min(max(noisy, 0), MAX_MAGNITUDE["timm"])
+            image = operation(image, level / 10, around)
+        return image
 
 
 def _either_sign(value: float) -> float:

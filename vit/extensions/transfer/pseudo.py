@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -18,9 +18,9 @@ from torch.utils.data import ConcatDataset
 from vit.console import Meter
 from vit.data.decode import ImageError, open_input
 from vit.data.loaders import range_loader
-from vit.data.settings import Loading, Pseudo
-from vit.data.sources import ImageSet, PathList, Splits
-from vit.errors import UserError
+from vit.data.settings import Loading
+from vit.data.sources import ImageSet, Mixed, Mixture, PathList, Splits
+from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
 from vit.writing import atomic
 
 
@@ -105,35 +105,56 @@ class _Targets:
         return row
 
 
-class Mixture(NamedTuple):
-    """Train and the unlabelled images that are kept, each once."""
+@dataclass(frozen=True, kw_only=True)
+class Pseudo(Mixture):
+    """Unlabelled images, learned by the answers of a teacher that `vit selftrain` writes."""
 
-    images: ImageSet
-    others: tuple[np.ndarray, float]
-    """Indices of the unlabelled images, as often as they are shown, and `Pseudo.ratio`."""
-    digest: str
-    unlabelled: ImageSet
-    """The latter alone, without answers."""
+    paths: ClassVar = ("answers", "root")
+    answers: str
+    """File of the answers."""
+    root: str
+    """Folder of the images that they name."""
+    ratio: float = 3.0
+    """Unlabelled images for each labelled one in a batch, whose size stays; an epoch is one of the
+    labelled images. 3 is that of google-research/noisystudent. 0 leaves them out."""
+    confidence: float = 0.3
+    """Images whose most probable class is less probable are left out; in [0, 1)."""
+    per_class: int | None = None
+    """Images of each most probable class: the surest, or repeated. Default: those there are."""
+    hard: bool = False
+    """The most probable class is the target, not the distribution."""
 
-    @classmethod
-    def of(cls, splits: Splits, pseudo: Pseudo) -> "Mixture":
+    def __post_init__(self) -> None:
+        check_range("pseudo.ratio", self.ratio, NOT_NEGATIVE)
+        check_range("pseudo.confidence", self.confidence, BELOW_ONE)
+        if self.per_class is not None:
+            check_range("pseudo.per_class", self.per_class, AT_LEAST_ONE)
+
+    def check_loss(self, kind: str | None) -> None:
+        if kind == "bce" and not self.hard:
+            raise UserError(
+                "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
+                "--hard (data.pseudo.hard), or choose softmax or sigmoid"
+            )
+
+    def mixed(self, splits: Splits) -> Mixed:
         """UserError for answers of a teacher of other classes, and if none is kept."""
-        train, answers = splits.train, Answers.read(pseudo.answers)
+        train, answers = splits.train, Answers.read(self.answers)
         if answers.classes != splits.classes or splits.multilabel:
-            raise UserError(f"{pseudo.answers} has answers of a teacher of other classes")
-        rows = answers.chosen(pseudo.confidence, pseudo.per_class)
+            raise UserError(f"{self.answers} has answers of a teacher of other classes")
+        rows = answers.chosen(self.confidence, self.per_class)
         kept, places = np.unique(rows, return_inverse=True)
         values, names = answers.values[kept], PathList(answers.names).select(kept)
         labels: Any = _Targets(train.labels, values)
-        if pseudo.hard:
+        if self.hard:
             labels = np.concatenate([train.labels, values.argmax(1)])
-        both: Any = [train.items, names.select(slice(None), pseudo.root)]
+        both: Any = [train.items, names.select(slice(None), self.root)]
         items: Any = ConcatDataset(both)
         every = PathList(chain(train.names.encoded(), names.encoded()))
-        digest = blake2b(f"{answers.digest} {pseudo.hard} {rows.tolist()}".encode(), digest_size=16)
-        others = (len(train) + places, pseudo.ratio)
+        digest = blake2b(f"{answers.digest} {self.hard} {rows.tolist()}".encode(), digest_size=16)
+        others = (len(train) + places, self.ratio)
         alone = ImageSet(both[1], np.zeros(len(names), dtype=np.int64), names)
-        return cls(ImageSet(items, labels, every), others, digest.hexdigest(), alone)
+        return Mixed(ImageSet(items, labels, every), others, digest.hexdigest(), alone)
 
 
 def check_unseen(images: ImageSet, splits: Splits, channels: int | None, loading: Loading) -> None:

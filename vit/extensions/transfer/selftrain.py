@@ -26,7 +26,7 @@ from vit.recipes import list_recipes
 from vit.runs.directory import read_summary, recorded_options
 from vit.runs.following import same_place
 from vit.runs.options import Options
-from vit.runs.short_names import written_out
+from vit.runs.short_names import Words
 from vit.writing import writable, write_json
 
 Row = dict[str, Any]
@@ -47,22 +47,20 @@ class SelfTraining:
     students: list[str]
     """Architecture or recipe of each student; the last one stands for those after it."""
     pseudo: dict[str, Any]
-    """The fields of `vit.data.settings.Pseudo` but the two places."""
+    """The fields of `vit.Pseudo` but the two places."""
     out: Path
 
     def __post_init__(self) -> None:
         taken = ("--run_dir", "--resume", "--data.pseudo")
-        check_free("selftrain", written_out(self.arguments), taken)
+        check_free("selftrain", Words(self.arguments).written, taken)
         if (named := len(self.students)) > self.iterations:
             raise UserError(f"--students has {named} names, and --iterations is {self.iterations}")
 
     def of_student(self, number: int) -> list[str]:
         """Arguments of the `vit fit` of a student, from 1."""
         places = {"answers": str(self.answers_of(number)), "root": self.paths.root}
-        words = [
-            *written_out(self.arguments),
-            f"--data.pseudo={json.dumps({**self.pseudo, **places})}",
-        ]
+        pseudo = {"class_path": "vit.Pseudo", "init_args": {**self.pseudo, **places}}
+        words = [*Words(self.arguments).written, f"--data.pseudo={json.dumps(pseudo)}"]
         if self.students:
             name = self.students[min(number, len(self.students)) - 1]
             is_recipe = name in list_recipes() or Path(name).is_file()

@@ -35,7 +35,7 @@ from vit.runs.directory import read_summary
 from vit.runs.fit import fit
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
-from vit.runs.short_names import written_out
+from vit.runs.short_names import Words
 from vit.weights.pretrained import inspect_pretrained
 from vit.weights.weight_file import read_json
 from vit.writing import writable, write_json, write_text
@@ -69,7 +69,7 @@ class Plan:
     """Further options of `vit fit`."""
 
     def __post_init__(self) -> None:
-        check_free("transfer", written_out(self.rest), SET_BY_PLAN)
+        check_free("transfer", Words(self.rest).written, SET_BY_PLAN)
 
     def protocol(self, name: str, images: int) -> Protocol:
         """The paper's protocol, changed by the user.
@@ -194,7 +194,7 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
 def _at_own_size(plan: Plan) -> Plan:
     """The plan, at the image size of a model that was trained at fewer pixels than the paper's,
     unless a size or a recipe is given."""
-    typed = any(arg.startswith("--data.image_size") for arg in written_out(plan.rest))
+    typed = "data.image_size" in Words(plan.rest).typed
     model = os.path.expanduser(plan.model)  # weights to be fetched are not that small
     if typed or plan.image_size or plan.recipe or not os.path.exists(model):
         return plan

@@ -23,9 +23,9 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
 
     from vit.extensions.trust.choosing import choose_score  # heavy: imports lightning
-    from vit.runs.short_names import written_out
+    from vit.runs.short_names import Words
 
-    data = [] if options.data is None else written_out(["--data", options.data])
+    data = [] if options.data is None else Words(["--data", options.data]).written
     chosen = choose_score(Path(options.run).expanduser(), data)
     if options.json:
         print(json.dumps(chosen, indent=2))
