@@ -83,12 +83,7 @@ EXTENSIONS: dict[str, set[str]] = {
 EXTENSION_LINES = {"formats": 3_751, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
 """Most lines of an extension; 1,950 of the others."""
 LONG = {
-    "data/module.py __init__",
     "extensions/pretraining/patch_prediction.py __init__",
-    "extensions/reports/results.py write_results",
-    "runs/fit.py fit",
-    "runs/options.py __init__",
-    "runs/short_names.py written_out",
 }
 """Functions of more than 40 lines. The set only gets smaller."""
 HEAVY = {

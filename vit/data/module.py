@@ -77,6 +77,13 @@ class ImageData(LightningDataModule):
         own: Images of a Python program, as `ImageData.of` takes them, or its `Splits`.
     """
 
+    labelled = True
+    known: Known | None = None
+    evaluation_split: SplitName = "test"
+    """What the test and predict loops get."""
+    consumed_samples = 0
+    skip_option = "--data.loading.on_error skip"
+
     def __init__(
         self,
         dataset: str | None = None,
@@ -101,35 +108,31 @@ class ImageData(LightningDataModule):
         own: Any = None,
     ) -> None:
         super().__init__()
-        # A rank may get no image of a small val.
-        self.allow_zero_length_dataloader_with_multiple_devices = True
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # of a small val
         self.dataset, self.root, self.data_dir, self.channels = dataset, root, data_dir, channels
-        if channels is not None:
-            augment.check_channels()
-        sides = 224 if image_size is None else image_size
-        self.image_size: Size = (sides, sides) if isinstance(sides, int) else sides
-        self.inputs, self.global_batch = inputs, global_batch
+        self.inputs, self.augment, self.global_batch = inputs, augment, global_batch
+        self._take_size(224 if image_size is None else image_size)
         self._own_batch = asked_sizes(batch_size, global_batch)
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
-        if channels is None:
-            self.preprocess = inputs.preprocess(self.image_size)
-        augment.check_size(self.image_size)
         check_shuffle(shuffle, balanced=sampling.balanced)
-        self.augment, self.sampling, self.loading = augment, sampling, loading
-        self.shuffle: Shuffle = shuffle
+        self.sampling, self.loading, self.shuffle = sampling, loading, shuffle
         self.seed: int = (splits.seed or 0) if seed is None else seed
-        splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
+        splits = splits if splits.seed is not None else replace(splits, seed=self.seed)
         check_choice("labels", labels, get_args(Labels))
-        self.known: Known | None = None
-        self.labelled, self.tree, arrays = True, labels == "tree", channels is not None
+        self.tree, arrays = labels == "tree", channels is not None
         self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
-        # The split that the test and predict loops get.
-        self.evaluation_split: SplitName = "test"
-        self.consumed_samples = 0
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
         self.own, self.pseudo = own, pseudo if pseudo and pseudo.ratio else None
-        self.skip_option = "--data.loading.on_error skip"
         check_source(dataset, own or root)
+
+    def _take_size(self, size: int | tuple[int, int]) -> None:
+        """Sets image_size, and the preprocessing of RGB images."""
+        self.image_size: Size = (size, size) if isinstance(size, int) else size
+        if self.channels is None:
+            self.preprocess = self.inputs.preprocess(self.image_size)
+        else:
+            self.augment.check_channels()
+        self.augment.check_size(self.image_size)
 
     @classmethod
     def of(cls, train: Any, val: Any = None, test: Any = None, **options: Any) -> Self:

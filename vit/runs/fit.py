@@ -6,7 +6,7 @@ from functools import partial
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
+from lightning.pytorch.callbacks import Callback, LambdaCallback, ProgressBar
 
 from vit.console import note, say
 from vit.data.module import ImageData
@@ -46,32 +46,13 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
         if run.checkpoint is not None:  # cut as it was then
             data.unseen_by(known_by(run.checkpoint, before=True))
         check_held_out(options.config, data.look(options.looked))
-        model = options.build_model(data)
-        recipe, alive = options.listed("callbacks"), ChildrenAlive()
-        wanted = options.trainer["enable_progress_bar"] is not False
-        bar = wanted and not any(isinstance(c, ProgressBar) for c in recipe)
-        by_size = any(isinstance(c, FineTuneBySize) for c in recipe)
-        best = data.splits.val is not None and not by_size
-        folder, save_every = run.folder / "checkpoints", options.config.save_every
+        model, alive = options.build_model(data), ChildrenAlive()
         trainer = build_trainer(
             **options.trainer,
             default_root_dir=str(run.folder),
             logger=[MetricsCsv(run.folder, run.step), *options.loggers(run.folder)],
             plugins=[AtomicCheckpointIO(), *options.listed("plugins")],
-            callbacks=[  # in the order in which they act
-                alive,
-                LambdaCallback(setup=partial(check_same, options, data)),
-                *options.batch_trial,
-                *recipe,
-                *options.early_stopping(data, model.monitor),
-                *([RunProgress()] if bar else []),
-                *model.guards(),  # count samples, stop at NaN, count every image once
-                LambdaCallback(on_train_batch_start=lambda *_: run.begin(options)),
-                LambdaCallback(on_train_batch_start=partial(save_first_batch, run.folder)),
-                StopTogether(),
-                *([BestCheckpoint(folder, model.monitor)] if best else []),
-                LastCheckpoint(folder, save_every),
-            ],
+            callbacks=[alive, *_callbacks(run, options, model, data)],
         )
         check_launched(trainer)
         data.share_batch(trainer)
@@ -82,7 +63,6 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
         with (
             ending_together(trainer, alive),
             naming_a_smaller_batch(trainer, data),
-            in_one_line(MisconfigurationException),  # such as an epoch of less than a batch
             _saying(run, options),
         ):
             trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
@@ -99,11 +79,37 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
         return run, closing(run.folder, result, options, trainer, data)
 
 
+def _callbacks(
+    run: RunDirectory, options: Options, model: Module, data: ImageData
+) -> list[Callback]:
+    """In the order in which they act."""
+    recipe, folder = options.listed("callbacks"), run.folder / "checkpoints"
+    wanted = options.trainer["enable_progress_bar"] is not False
+    bar = wanted and not any(isinstance(c, ProgressBar) for c in recipe)
+    by_size = any(isinstance(c, FineTuneBySize) for c in recipe)
+    best = data.splits.val is not None and not by_size
+    return [
+        LambdaCallback(setup=partial(check_same, options, data)),
+        *options.batch_trial,
+        *recipe,
+        *options.early_stopping(data, model.monitor),
+        *([RunProgress()] if bar else []),
+        *model.guards(),  # count samples, stop at NaN, count every image once
+        LambdaCallback(on_train_batch_start=lambda *_: run.begin(options)),
+        LambdaCallback(on_train_batch_start=partial(save_first_batch, run.folder)),
+        StopTogether(),
+        *([BestCheckpoint(folder, model.monitor)] if best else []),
+        LastCheckpoint(folder, options.config.save_every),
+    ]
+
+
 @contextmanager
 def _saying(run: RunDirectory, options: Options) -> Iterator[None]:
-    """Says after a signal how to continue the run."""
+    """Says after a signal how to continue the run; turns an error of the Trainer's into one line,
+    such as that for an epoch of less than a batch."""
     try:
-        yield
+        with in_one_line(MisconfigurationException):
+            yield
     except Stopped as stop:
         stop.announced = True
         how = "the same command continues it"  # perhaps on several machines

@@ -76,16 +76,13 @@ def write_results(
     mistakes = errors(predictions, thresholds)
     wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]
     wrong_title = _worst_title(len(mistakes), len(predictions), split)
-    with atomic(run_dir / "worst.png") as place:
-        figures.worst(wrong, classes, wrong_title).save(place)
+    _draw_worst(run_dir, wrong, classes, wrong_title)
     groups = _reliability(predictions)
     write_page(
         run_dir,
         summary,
         len(predictions),
-        kind=f"{SPLIT_NAMES[split].lower()} results",
-        about=f"{summary['parameters']:,} parameters · {len(classes):,} classes · "
-        f"{len(predictions):,} {split} images",
+        **_titles(summary, split, len(classes), len(predictions)),
         headline=_headline(predictions, scores, SPLIT_NAMES[split]),
         scored=True,
         multilabel=predictions.multilabel,
@@ -101,10 +98,22 @@ def write_results(
         wrong=wrong,
         wrong_title=wrong_title,
         looked_by=look[0] if look and any(item.seen is not None for item in wrong) else "",
-        use_title="Use this model again",
         commands=commands(run_dir),
         **_class_tables(scores, classes),
     )
+
+
+def _titles(summary: dict[str, Any], split: str, classes: int, images: int) -> dict[str, str]:
+    about = (
+        f"{summary['parameters']:,} parameters · {classes:,} classes · {images:,} {split} images"
+    )
+    kind = f"{SPLIT_NAMES[split].lower()} results"
+    return {"kind": kind, "about": about, "use_title": "Use this model again"}
+
+
+def _draw_worst(run_dir: Path, wrong: list[WrongImage], classes: Sequence[str], title: str) -> None:
+    with atomic(run_dir / "worst.png") as place:
+        figures.worst(wrong, classes, title).save(place)
 
 
 def _wrong_image(
