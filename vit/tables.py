@@ -145,7 +145,7 @@ HELP = {
         "robustness": "errors of a model on corrupted pictures",
         "classify": "classify images with a trained model",
         "trust": "choose how a run tells images of none of its classes",
-        "report": "make the report of a finished run, or what is missing of it",
+        "report": "make the report of a finished run again",
         "inspect": "attention, rollout, Grad-CAM and filters of a model",
         "data": "check a data set: bad files, copies, leaks; index shards",
         "runs": "list runs with their scores",

@@ -226,7 +226,7 @@ def test_a_report_imports_nothing(
         MARK.unlink(missing_ok=True)
         change.write()
         try:
-            done = vit("report", "run", "--all")
+            done = vit("report", "run")
         finally:
             for file, content in files.items():
                 Path("run", file).write_bytes(content)

@@ -1,4 +1,4 @@
-"""`vit report`: what finishers make of a run, where it is not done."""
+"""`vit report`: what finishers make of a run."""
 
 import shlex
 from pathlib import Path
@@ -8,15 +8,14 @@ from vit.console import show
 from vit.errors import UserError, did_you_mean_beside
 
 DESCRIPTION = """\
-Makes the report of a finished run: report.html, its pictures, and what installed packages add. What
-is done stays as it is."""
+Makes the report of a finished run again: report.html, its pictures, and what installed packages
+add. `vit fit` of the run makes what has failed or was stopped alone."""
 
 
 def run(args: list[str]) -> int:
     """Calls the finishers; exit status 1 where one has failed."""
     parser = OneLineParser(prog="vit report", description=DESCRIPTION)
     parser.add_argument("run", metavar="RUN", help="a finished run")
-    parser.add_argument("--all", action="store_true", help="make again what is done, too")
     options = parser.parse_args(args)
     folder = Path(options.run).expanduser()
 
@@ -31,7 +30,7 @@ def run(args: list[str]) -> int:
         if read_summary(folder).get("finished") is not True:
             command = f"vit fit --run_dir {shlex.quote(str(folder))}"
             raise UserError(f"{folder} is a run without a finished model; continue it: {command}")
-        finish_rest(folder, again=options.all)
+        finish_rest(folder, again=True)
     page = folder / "report.html"
     if page.is_file():
         show(f"report         {page.resolve().as_uri()}")
