@@ -74,7 +74,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "trust": {"reports"},
     "transfer": {"evaluation", "serving", "sources"},
     "serving": {"formats", "reports"},
-    "inspection": {"reports"},
+    "inspection": {"reports", "serving"},
     "reports": set(),
     "compute": {"reports"},
     "scale": set(),
@@ -262,6 +262,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
         ("classify", "model.onnx", "photos/red/00.jpg"),
         (*CLASSIFY, "--out", "a.csv"),
         (*CLASSIFY, "--engine", "openvino"),
+        ("test", "run", "--with", "model.onnx"),
     ],
     "sources": [
         (*FIT, "--data", "train-{000..127}.tar"),

@@ -96,6 +96,8 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
     "runtimes": {"openvino": "vit.extensions.serving.engines:in_openvino"},
+    # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.
+    "subjects": {"with": "vit.extensions.serving.exported_subject:ExportedSubject"},
     # Option of a number -> vit.inference.classifier.Answer.
     "answers": {
         "coverage": "vit.extensions.trust.trust_answers:Coverage",
@@ -157,6 +159,10 @@ HELP = {
         "download": "fetch published weights",
         "convert": "convert weights between formats, or compare two files",
         "doctor": "check this installation, as text for a report of a fault",
+    },
+    "subjects": {
+        "with": "of `vit export`, .onnx or .xml: it computes the logits in place of the run's "
+        "weights",
     },
     "answers": {
         "coverage": "a set with the true class this often: 0.9",
