@@ -64,13 +64,13 @@ ONE_PAGE = {
 # Extension -> other extensions that it may import.
 EXTENSIONS: dict[str, set[str]] = {
     "formats": set(),
-    "sources": set(),
+    "sources": {"serving"},
     "recipes": set(),
     "adaptation": set(),
     "pretraining": {"reports"},
     "variants": set(),
     "evaluation": {"formats", "reports", "serving", "sources"},
-    "datacheck": {"evaluation", "formats", "reports", "sources", "transfer"},
+    "datacheck": {"evaluation", "formats", "reports", "serving", "sources", "transfer"},
     "trust": {"reports"},
     "transfer": {"evaluation", "serving", "sources"},
     "serving": {"formats", "reports"},

@@ -160,10 +160,7 @@ HELP = {
         "convert": "convert weights between formats, or compare two files",
         "doctor": "check this installation, as text for a report of a fault",
     },
-    "subjects": {
-        "with": "of `vit export`, .onnx or .xml: it computes the logits in place of the run's "
-        "weights",
-    },
+    "subjects": {"with": "of `vit export`, .onnx or .xml: its logits are scored, not the run's"},
     "answers": {
         "coverage": "a set with the true class this often: 0.9",
         "unknown": "none of these outside this share of val: 0.95",
