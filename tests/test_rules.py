@@ -29,15 +29,15 @@ scored and used."""
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_894),
     "weights": ({"models"}, 1_926),
-    "data": (set(), 3_949),
+    "data": (set(), 3_914),
     "inference": ({"data", "models", "weights"}, 512),
-    "training": ({"models", "weights"}, 2_943),
+    "training": ({"models", "weights"}, 2_931),
 }
-ROOMS["runs"] = (set(ROOMS), 2_939)
-ROOMS["cli"] = (set(ROOMS), 796)
+ROOMS["runs"] = (set(ROOMS), 2_772)
+ROOMS["cli"] = (set(ROOMS), 793)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_949}
-CORE_LINES = 16_908
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_919}
+CORE_LINES = 16_661
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
@@ -64,21 +64,22 @@ ONE_PAGE = {
 # Extension -> other extensions that it may import.
 EXTENSIONS: dict[str, set[str]] = {
     "formats": set(),
-    "sources": set(),
+    "sources": {"serving"},
     "recipes": set(),
     "adaptation": set(),
     "pretraining": {"reports"},
     "variants": set(),
     "evaluation": {"formats", "reports", "serving", "sources"},
-    "datacheck": {"evaluation", "formats", "reports", "sources", "transfer"},
+    "datacheck": {"evaluation", "formats", "reports", "serving", "sources", "transfer"},
     "trust": {"reports"},
     "transfer": {"evaluation", "serving", "sources"},
     "serving": {"formats", "reports"},
-    "inspection": {"reports"},
+    "inspection": {"reports", "serving"},
     "reports": set(),
     "compute": {"reports"},
     "scale": set(),
     "doctor": set(),
+    "notebook": set(),
 }
 EXTENSION_LINES = {"formats": 3_751, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
 """Most lines of an extension; 1,950 of the others."""
@@ -257,6 +258,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
         ("classify", "model.onnx", "photos/red/00.jpg"),
         (*CLASSIFY, "--out", "a.csv"),
         (*CLASSIFY, "--engine", "openvino"),
+        ("test", "run", "--with", "model.onnx"),
     ],
     "sources": [
         (*FIT, "--data", "train-{000..127}.tar"),

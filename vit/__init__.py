@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from vit.extensions.adaptation.distillation import Distillation as Distillation
     from vit.extensions.adaptation.lora import LoRA as LoRA
     from vit.extensions.formats.publish import push_to_hub as push_to_hub
+    from vit.extensions.notebook.training import Run as Run
+    from vit.extensions.notebook.training import fit as fit
+    from vit.extensions.notebook.training import from_recipe as from_recipe
     from vit.extensions.recipes.ema import EMA as EMA
     from vit.extensions.recipes.foreach import LAMB as LAMB
     from vit.extensions.recipes.foreach import SGDW as SGDW
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
     from vit.models.config import ViTConfig as ViTConfig
     from vit.models.vision_transformer import VisionTransformer as VisionTransformer
     from vit.models.zoo import list_models as list_models
-    from vit.runs.notebook import Run as Run
-    from vit.runs.notebook import fit as fit
-    from vit.runs.notebook import from_recipe as from_recipe
     from vit.training.callbacks.by_size import FineTuneBySize as FineTuneBySize
     from vit.training.callbacks.linear_probe import LinearProbe as LinearProbe
     from vit.training.image_classifier import ImageClassifier as ImageClassifier
@@ -43,14 +43,14 @@ _HOMES = {
     "MuonWithAdamW": "vit.training.optimizers.muon",
     "Pseudo": "vit.extensions.transfer.pseudo",
     "RandAugment": "vit.extensions.recipes.randaugment",
-    "Run": "vit.runs.notebook",
+    "Run": "vit.extensions.notebook.training",
     "SGDW": "vit.extensions.recipes.foreach",
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
     "create_model": "vit.weights.pretrained",
     "export": "vit.extensions.serving.write",
-    "fit": "vit.runs.notebook",
-    "from_recipe": "vit.runs.notebook",
+    "fit": "vit.extensions.notebook.training",
+    "from_recipe": "vit.extensions.notebook.training",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
     "push_to_hub": "vit.extensions.formats.publish",

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
@@ -39,8 +38,6 @@ def user_error_in(error: BaseException) -> UserError | None:
 
 def needed(library: str, extra: str) -> Any:
     """A library of an extra of this package. UserError if it is not installed."""
-    if extra == "openvino":  # its converter and NNCF would report every use to a server
-        sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
     try:
         return import_module(library)
     except ModuleNotFoundError as error:

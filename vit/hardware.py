@@ -46,7 +46,8 @@ def default_precision(accelerator: str) -> tuple[str, str]:
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "the GPU has bfloat16"
         return "32-true", "the GPU has no bfloat16"
-    if computes_on_cpu(accelerator) and has_bfloat16():
+    automatic = accelerator == "auto" and not torch.backends.mps.is_available()
+    if (automatic or accelerator == "cpu") and has_bfloat16():
         return "bf16-mixed", "the CPU has bfloat16"
     return "32-true", "no bfloat16 units were found"
 
@@ -54,14 +55,6 @@ def default_precision(accelerator: str) -> tuple[str, str]:
 def has_bfloat16() -> bool:
     """The CPU has units for bfloat16 products; emulated, they are slower than float32."""
     return bool({"avx512_bf16", "amx_tile"} & {*cpu_features().split()})
-
-
-def computes_on_cpu(accelerator: str) -> bool:
-    import torch
-
-    if accelerator != "auto":
-        return accelerator == "cpu"
-    return not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
 SMALL_STEP_FLOPS = 10e9

@@ -96,6 +96,8 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
     "runtimes": {"openvino": "vit.extensions.serving.engines:in_openvino"},
+    # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.
+    "subjects": {"with": "vit.extensions.serving.exported_subject:ExportedSubject"},
     # Option of a number -> vit.inference.classifier.Answer.
     "answers": {
         "coverage": "vit.extensions.trust.trust_answers:Coverage",
@@ -158,6 +160,7 @@ HELP = {
         "convert": "convert weights between formats, or compare two files",
         "doctor": "check this installation, as text for a report of a fault",
     },
+    "subjects": {"with": "of `vit export`, .onnx or .xml: its logits are scored, not the run's"},
     "answers": {
         "coverage": "a set with the true class this often: 0.9",
         "unknown": "none of these outside this share of val: 0.95",

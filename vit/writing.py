@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from vit.errors import UserError
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `beside` gives
@@ -45,28 +43,6 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-@contextmanager
-def sole_writer(path: Path, what: str) -> Iterator[None]:
-    """Locks a file or folder, and deletes what killed writers of it have left beside it.
-
-    UserError, with `what` people call it, if another process writes it.
-    """
-    lock = path.with_name(f".{path.name}.lock")
-    try:
-        with FileLock(lock, timeout=0):
-            for left in path.parent.glob(".*"):
-                if is_temporary(left.name) and left.name.startswith(f".{path.stem}."):
-                    _remove(left)
-            try:
-                yield
-            finally:
-                with suppress(OSError):  # Windows deletes it itself
-                    lock.unlink()
-    except Timeout as error:
-        busy = f"{what} is being written by another process; wait until it has ended"
-        raise UserError(busy) from error
-
-
 def beside(path: Path) -> Path:
     """A temporary name with the suffix of `path`."""
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
@@ -83,7 +59,7 @@ def put(temporary: Path, path: Path) -> None:
         path.rename(old)
     temporary.replace(path)
     _sync_directory(path.parent)
-    _remove(old)
+    remove(old)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -126,10 +102,11 @@ def remove_orphans(folder: Path) -> None:
     """Deletes temporary files and folders of killed processes; for the sole writer of `folder`."""
     for path in folder.glob(".*"):
         if is_temporary(path.name):
-            _remove(path)
+            remove(path)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Deletes a file or folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

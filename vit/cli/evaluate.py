@@ -4,6 +4,7 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from vit.cli.arguments import OneLineParser, add_spreadsheet
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import Words
-from vit.tables import resolve, rows
+from vit.tables import lines, resolve, rows
 from vit.writing import writable
 
 # Classes of an image that are printed.
@@ -21,7 +22,6 @@ DESCRIPTION = """\
 {what}
 RUN is a run directory: its data, class names and best weights are used."""
 
-EXPORTED = "of `vit export`, .onnx or .xml: it computes the logits in place of the run's weights"
 EPILOG = """\
 and the options of `vit fit` for data and Trainer, such as --data.batch_size or --trainer.devices:
   --data.root PATH  other images: a folder per class, named as the classes of the run"""
@@ -67,7 +67,8 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
         default=split,
         help=f"default: {split or 'test; val without test images'}",
     )
-    parser.add_argument("--with", dest="exported", metavar="FILE", help=EXPORTED)
+    for name, text in lines("subjects").items():
+        parser.add_argument(f"--{name}", metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help=f"print the {printed} as JSON")
     return parser
 
@@ -89,14 +90,21 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
 
     from vit.runs.evaluate import Subject  # heavy: imports lightning
 
-    exported = None if options.exported is None else Path(options.exported).expanduser()
-    subject = Subject(folder, options.split, dotted, predicting=predicting, exported=exported)
+    subject_of: Any = Subject
+    for name, file in _files(options).items():
+        subject_of = partial(resolve(rows("subjects")[name]), Path(file).expanduser())
+    subject = subject_of(folder, options.split, dotted, predicting=predicting)
     result = subject.evaluate()
     if predicting and out is None:
         out = folder / f"predictions_{subject.split}.csv"
     if is_first_process():
         _show(options, subject, result, out)
     return 0
+
+
+def _files(options: Namespace) -> dict[str, str]:
+    """Option of a row of `subjects` -> its file, for those that are given."""
+    return {name: file for name in rows("subjects") if (file := vars(options)[name]) is not None}
 
 
 class Comparison(Protocol):
@@ -119,8 +127,8 @@ class Detail(Protocol):
 
 
 def _compare(options: Namespace, first: Path, rest: list[str]) -> int:
-    if options.exported is not None:
-        raise UserError("--with is for one run; leave it or the second run out")
+    for name in _files(options):
+        raise UserError(f"--{name} is for one run; leave it or the second run out")
     comparisons: list[Comparison] = [resolve(row) for row in rows("comparisons").values()]
     return max(compare(options, first, rest) for compare in comparisons)
 
@@ -132,7 +140,6 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
 
     model, metrics, predictions = result
     classes, thresholds = subject.data.classes, thresholds_of(model)
-    engine = None if subject.engine is None else subject.engine.name
     if out is not None and predictions is not None:
         write_csv(out, classes, predictions, thresholds=thresholds, spreadsheet=options.spreadsheet)
         say(f"wrote {out}")
@@ -142,15 +149,15 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
         details = {name: kind(classes, predictions, thresholds) for name, kind in kinds.items()}
     if options.json:
         content: dict[str, Any] = dict(metrics)
-        if engine is not None:
-            content["engine"] = engine
+        if subject.engine_name is not None:
+            content["engine"] = subject.engine_name
         content |= {name: values for name, (values, _) in details.items()}
         if out is not None:
             content["predictions"] = _listed(predictions, classes)
         print(json.dumps(content, indent=2))
         return
-    if engine is not None:
-        show(f"computed by {engine}")
+    if subject.engine_name is not None:
+        show(f"computed by {subject.engine_name}")
     show(headline(model, subject.split, metrics, predictions))
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():

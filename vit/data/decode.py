@@ -31,7 +31,7 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from vit.errors import UserError, printable
+from vit.errors import UserError
 from vit.tables import made, rows
 
 if TYPE_CHECKING:  # NumPy and torch
@@ -303,14 +303,6 @@ def _diagnosis(error: Exception, head: bytes) -> str:
         return f"not an image of a known format, or its beginning is damaged; {_REPLACE}"
     reason = " ".join(str(error).split()) or type(error).__name__
     return f"cannot be decoded ({reason}); {_REPLACE}"
-
-
-def reading_problem(source: str | NamedBytes, error: ImageError | MemoryError) -> str:
-    """What an error of opening a file says of it, without its name."""
-    if isinstance(error, MemoryError):
-        return "not enough memory to open it"
-    name = source.name if isinstance(source, NamedBytes) else source
-    return str(error).removeprefix(f"{printable(name)}: ")
 
 
 def name_of(image: Image.Image) -> str:

@@ -2,12 +2,11 @@
 
 import atexit
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from multiprocessing import active_children
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
@@ -59,32 +58,6 @@ def share_of(shown: Sequence[int], rank: int, world_size: int, size: int) -> dic
     # As many batches as the others, the last one empty: Lightning would skip the loop of a
     # process without any, and shards of a network are gathered batch by batch.
     return {"batch_sampler": [[*mine[start : start + size]] for start in starts]}
-
-
-def range_loader(
-    read: Callable[[range], Any],
-    total: int,
-    size: int,
-    *,
-    start: int = 0,
-    num_workers: int | None = None,
-) -> DataLoader[Any]:
-    """What `read` makes of `size` positions at a time, in order, from `start` up to `total`.
-
-    `num_workers` processes read, by default one per core; none for one batch, which waits for
-    nothing. The state of torch's generator stays as it is.
-    """
-    ranges: Any = [range(i, min(i + size, total)) for i in range(start, total, size)]
-    if num_workers is None:
-        num_workers = min(available_cores(), MAX_WORKERS, len(ranges)) if len(ranges) > 1 else 0
-    return DataLoader(
-        ranges,
-        batch_size=None,
-        num_workers=num_workers,
-        collate_fn=read,  # pyright: ignore[reportArgumentType]
-        worker_init_fn=start_worker,
-        generator=torch.Generator(),
-    )
 
 
 def start_worker(worker: int) -> None:

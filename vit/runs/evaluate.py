@@ -11,15 +11,12 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
-from torch import Tensor
 
 from vit.console import note
-from vit.data.dataset import Batch
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.lineage import known_by, note_seen
-from vit.inference.runtimes import open_export
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.following import same_place
@@ -38,7 +35,6 @@ from vit.runs.trainer import (
 )
 from vit.tables import rows
 from vit.training.callbacks import RunProgress, StopTogether
-from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
 from vit.weights.pretrained import inspect_pretrained
 from vit.yaml_reader import flat
@@ -50,12 +46,17 @@ TRAINER = (
 ).split()
 SECTIONS = ("data", "model", "trainer")
 OF_TRAINING = ("augment", "pseudo")
-ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precision=32-true"]
-"""Of an exported model."""
 
 
 class Subject:
-    """A run, and the images that it is scored on; every process makes one."""
+    """A run, and the images that it is scored on; every process makes one.
+
+    A row of the table `subjects` is a subclass whose first argument is the file of its option.
+    """
+
+    data_class: type[ImageData] = ImageData
+    engine_name: str | None = None
+    """The runtime that computes in place of PyTorch."""
 
     def __init__(
         self,
@@ -64,7 +65,6 @@ class Subject:
         args: list[str],
         *,
         predicting: bool = False,
-        exported: Path | None = None,
     ) -> None:
         """Finds weights and images.
 
@@ -73,10 +73,7 @@ class Subject:
             split: Of the run's data, or of data.root. By default test, or val without test images.
             args: Options of the data and the Trainer that replace those of the run.
             predicting: Predictions are needed: UserError for a run without labels.
-            exported: A file of `vit export` that computes the logits, on the CPU in one process
-                unless `args` say otherwise.
         """
-        self.engine = None if exported is None else open_export(exported)
         quiet_lightning()
         self.run, self.recorded = run, _checked_options(run)
         self.module_class = task_of(self.recorded["task"])
@@ -87,7 +84,7 @@ class Subject:
             )
         other = any(arg.startswith("--data.root") for arg in args)
         check_given([] if other else self.recorded.get("own"), "images")
-        options = _options(run, self.recorded, args if exported is None else [*ON_CPU, *args])
+        options = _options(run, self.recorded, args)
         self.trainer = options.trainer
         self._of_model = options.get("model") or self.recorded["model"]
         if other and same_place(self.recorded["data"].get("root"), options.data.root):
@@ -96,10 +93,7 @@ class Subject:
         self.weights = run / "model"
         if not (self.weights / "config.json").is_file():
             self.weights = find_checkpoint(run)  # an unfinished run
-        kind = ImageData
-        if exported is not None:
-            self.module_class, kind = _Exported, _Pixels
-        self.data = kind(**options.data).unseen_by(known_by(run, before=True))
+        self.data = self.data_class(**options.data).unseen_by(known_by(run, before=True))
         self._read_as(other)
         if predicting:
             self._check_labels()
@@ -158,8 +152,6 @@ class Subject:
         """The model with the run's best weights, its metrics, and the predictions (None without
         labels, or if no image could be read); every process calls it."""
         model = self.build_model()
-        if isinstance(model, _Exported):
-            model.take(self.engine, self.run)
         alive = ChildrenAlive()
         bar = [] if self.trainer.enable_progress_bar is False else [RunProgress()]
         trainer = build_trainer(
@@ -171,28 +163,6 @@ class Subject:
         limit_threads_of(trainer, model, self.data)
         with ending_together(trainer, alive):
             return model, *score(trainer, model, self.data, self.split)
-
-
-class _Exported(ImageClassifier):
-    """A run's classifier whose logits an exported file computes."""
-
-    def take(self, exported: Any, run: Path) -> None:
-        """Takes the file's engine. UserError for a file of another purpose than the run."""
-        for name in ("classes", "preprocess", "multilabel"):
-            if getattr(exported, name) != getattr(self, name):
-                raise UserError(f"the exported file has other {name} than {run}")
-        self.engine = exported.engine
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits `b k` of pixels `b c h w`."""
-        return self.engine.tensors(images)["logits"]
-
-
-class _Pixels(ImageData):
-    """The images of an exported file, which normalises them itself."""
-
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        return batch
 
 
 def data_options(run: Path, args: list[str]) -> dict[str, Any]:

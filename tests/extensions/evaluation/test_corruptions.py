@@ -12,10 +12,10 @@ from PIL import Image
 from scipy import ndimage, stats
 from sklearn.datasets import load_sample_images
 
-from vit.data.loaders import range_loader
 from vit.data.sources import ImageSet, PathList
 from vit.extensions.evaluation import corruptions
 from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS, Generated, corrupt, table_for
+from vit.extensions.serving.reading import range_loader
 from vit.preprocessing import Preprocess
 
 MIXED = {"glass_blur", "snow", "frost", "elastic_transform"}

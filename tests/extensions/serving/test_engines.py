@@ -55,7 +55,7 @@ def test_an_engine_gives_the_models_probabilities(
 
 
 def test_openvino_reports_nothing_to_its_makers() -> None:
-    code = "from vit.errors import needed; needed('openvino', 'openvino');"
+    code = "from vit.extensions.serving.engines import openvino_part as part; part('openvino');"
     code += "from openvino.tools.ovc import convert_impl; print(convert_impl.tm.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "openvino.tools.ovc.telemetry_stub\n"

@@ -23,10 +23,10 @@ from vit.errors import UserError
 from vit.extensions.serving.engines import KEY, Description, open_engine
 from vit.extensions.serving.graph import Graph, baked
 from vit.extensions.serving.proof import CEILING, cut, drawn, in_pytorch, prove
+from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.serving.source import described
 from vit.extensions.serving.write import Differs
 from vit.preprocessing import Preprocess
-from vit.writing import sole_writer
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("openvino")

@@ -15,12 +15,12 @@ from PIL import Image
 
 from tests.data.conftest import MakeTree
 from tests.extensions.sources.test_parquet import epoch, stored
-from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.errors import UserError
+from vit.extensions.serving.reading import range_loader
+from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.sources import pack
 from vit.extensions.sources.shards import SUFFIX, listed_names, names_list
-from vit.writing import sole_writer
 
 
 @pytest.fixture

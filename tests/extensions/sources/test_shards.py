@@ -24,11 +24,11 @@ from tests.command import TINY, Vit, saved, vit
 from tests.grouped import image_data
 from tests.pictures import encoded, scene
 from vit.data.find import find_splits
-from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
+from vit.extensions.serving.reading import range_loader
 from vit.extensions.sources import addresses, shards
 from vit.extensions.sources.addresses import expanded, find_shards, words_by_split
 from vit.extensions.sources.shards import SUFFIX, ShardImages, make_indices, read_index

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit.cli.arguments import (
-    OneLineParser,
-    add_engine,
-    asked_device,
-    chosen_device,
-    weights_of,
-)
+from vit.cli.arguments import OneLineParser, add_engine, asked_device, chosen_device
 from vit.console import note
 from vit.errors import UserError
+from vit.extensions.serving.cli_weights import weights_of
 from vit.writing import writable
 
 if TYPE_CHECKING:

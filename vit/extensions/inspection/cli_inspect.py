@@ -3,9 +3,10 @@
 from argparse import Namespace
 from pathlib import Path
 
-from vit.cli.arguments import OneLineParser, chosen_device, pictures, pixels, weights_of
+from vit.cli.arguments import OneLineParser, chosen_device, pictures, pixels
 from vit.console import note, say
 from vit.errors import UserError
+from vit.extensions.serving.cli_weights import weights_of
 from vit.hardware import peak_memory
 from vit.writing import writable
 

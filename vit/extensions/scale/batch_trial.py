@@ -17,13 +17,19 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from vit.console import say
 from vit.data.batches import DEFAULT_BATCH
 from vit.errors import UserError, check_types
-from vit.hardware import computes_on_cpu
 from vit.yaml_reader import read_options
 
 RESERVE = 0.05
 """Share of a GPU's memory that a trial leaves free, for fragmentation and communication."""
 SET_BY_TRIAL = ("accumulate_grad_batches", "val_check_interval", "limit_train_batches")
 """Arguments of the Trainer; whole numbers of the last two count batches."""
+
+
+def computes_on_cpu(accelerator: str) -> bool:
+    """A Trainer with that accelerator computes on the CPU."""
+    if accelerator != "auto":
+        return accelerator == "cpu"
+    return not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
 def batch_by_trial(

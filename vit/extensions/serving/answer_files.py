@@ -16,6 +16,7 @@ from typing import Any
 
 from vit.errors import UserError, check_types, needed
 from vit.extensions.serving.answers import Row, printable_name
+from vit.extensions.serving.sole_writer import sole_writer
 from vit.inference.classifier import Asked, Classifier
 from vit.weights.sealed import fingerprint
 from vit.writing import (
@@ -23,7 +24,6 @@ from vit.writing import (
     for_spreadsheet,
     naming,
     remove_orphans,
-    sole_writer,
     writable,
     write_json,
 )

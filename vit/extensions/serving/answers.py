@@ -17,9 +17,9 @@ from torch import Tensor
 
 from vit import signals
 from vit.console import Meter
-from vit.data.decode import ImageError, open_input, reading_problem
-from vit.data.loaders import range_loader
+from vit.data.decode import ImageError, open_input
 from vit.data.sources import PathList
+from vit.extensions.serving.reading import range_loader, reading_problem
 from vit.inference.classifier import Asked, Classifier
 from vit.preprocessing import Preprocess
 

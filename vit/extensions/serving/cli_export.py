@@ -5,9 +5,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.arguments import OneLineParser, number, pictures, weights_of, whole_number
+from vit.cli.arguments import OneLineParser, number, pictures, whole_number
 from vit.console import note, show
 from vit.errors import UserError
+from vit.extensions.serving.cli_weights import weights_of
 from vit.runs.records import is_run
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Shapes: b batch, c channels, h w pixels.
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -161,6 +162,12 @@ def in_openvino(model: Model, preprocess: Preprocess, precision: Precision = "fl
     return _compiled(to_openvino(graph), about, precision, identity)
 
 
+def openvino_part(library: str) -> Any:
+    """OpenVINO or NNCF, which would report every use to a server. UserError as of `needed`."""
+    sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
+    return needed(library, "openvino")
+
+
 @cache
 def openvino_core() -> Any:
     """OpenVINO's Core, one for as long as the process lasts.
@@ -169,14 +176,14 @@ def openvino_core() -> Any:
     in the order in which they began, the second restores that of the first, which is gone: the
     next signal, such as Ctrl-C or the end of a process of a loader, would end this process.
     """
-    core = needed("openvino", "openvino").Core()
+    core = openvino_part("openvino").Core()
     core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")  # starts the part that sets the stack
     return core
 
 
 def to_openvino(graph: Graph) -> Any:
     """OpenVINO's model of a graph, with names and shapes."""
-    openvino = needed("openvino", "openvino")
+    openvino = openvino_part("openvino")
     model = openvino.convert_model(exported(graph))
     model.inputs[0].get_tensor().set_names({"images"})
     for output, name in zip(model.outputs, graph.names, strict=True):
@@ -200,7 +207,7 @@ def _compiled(model: Any, about: Description, precision: Precision, identity: st
     hint = {"float32": "f32", "bfloat16": "bf16"}.get(precision)
     if hint is None:
         raise UserError(f"OpenVINO computes in float32 or bfloat16, not in {precision}")
-    openvino, core = needed("openvino", "openvino"), openvino_core()
+    openvino, core = openvino_part("openvino"), openvino_core()
     if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
     shown = precision if about.precision == "float32" else about.precision

@@ -17,9 +17,16 @@ from vit.data.scan import image_files
 from vit.data.settings import ModelClasses, Reading
 from vit.data.sources import ImageSet
 from vit.data.trained_on import Known, digests
-from vit.errors import UserError, needed, some_of
+from vit.errors import UserError, some_of
 from vit.extensions.reports.intervals import Paired
-from vit.extensions.serving.engines import KEY, Description, open_engine, openvino_core, seal
+from vit.extensions.serving.engines import (
+    KEY,
+    Description,
+    open_engine,
+    openvino_core,
+    openvino_part,
+    seal,
+)
 from vit.extensions.serving.page import write_page
 from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, paired, prove
 from vit.extensions.serving.source import described, files
@@ -150,7 +157,7 @@ def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path
 
 def _openvino(plain: Path, file: Path, pixels: np.ndarray, about: Description) -> None:
     """NNCF's scheme for transformers: symmetric weights, asymmetric activations, SmoothQuant."""
-    nncf = needed("nncf", "openvino")
+    nncf = openvino_part("nncf")
     data = nncf.Dataset(list(pixels[:, None]), lambda image: {"images": image})
     kind = nncf.ModelType.TRANSFORMER
     model = openvino_core().read_model(plain)

@@ -22,17 +22,19 @@ from vit.extensions.serving.engines import (
     Description,
     exported,
     open_engine,
+    openvino_part,
     seal,
     to_openvino,
 )
 from vit.extensions.serving.graph import Graph
 from vit.extensions.serving.page import page_of, write_page
 from vit.extensions.serving.proof import Proof, Run, cut, drawn, prove
+from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.serving.source import described
 from vit.inference.classifier import Classifier
 from vit.models.zoo import Model
 from vit.writing import beside as temporary_name
-from vit.writing import naming, sole_writer, writable
+from vit.writing import naming, writable
 
 OTHERS = (".tflite", ".pb", ".engine", ".mlmodel", ".mlpackage", ".pt", ".pth", ".safetensors")
 """Of formats that people export to elsewhere."""
@@ -153,7 +155,7 @@ def save_openvino(model: Any, description: Description, path: Path) -> None:
     """Writes OpenVINO's model with its description. OSError on a full disk."""
     model.set_rt_info(description.to_json(), [KEY])
     try:
-        needed("openvino", "openvino").save_model(model, path, compress_to_fp16=False)
+        openvino_part("openvino").save_model(model, path, compress_to_fp16=False)
     except RuntimeError:  # without the system's reason, which is that of any other write
         with path.open("ab") as file:
             file.write(bytes(PROBE))

@@ -29,13 +29,14 @@ from vit.console import Meter
 from vit.data.catalog import data_set
 from vit.data.decode import NamedBytes, read
 from vit.data.find import check_source, find_splits
-from vit.data.loaders import range_loader
 from vit.data.photo import Photo
 from vit.data.sampler import block_order
 from vit.data.scan import EXTENSIONS
 from vit.data.settings import Reading, Splitting
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits
 from vit.errors import UserError
+from vit.extensions.serving.reading import range_loader
+from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.sources.opened import OpenedImages
 from vit.extensions.sources.shards import (
@@ -46,7 +47,7 @@ from vit.extensions.sources.shards import (
     names_list,
     write_index,
 )
-from vit.writing import atomic, remove_orphans, sole_writer, write_bytes, write_json
+from vit.writing import atomic, remove_orphans, write_bytes, write_json
 
 PLAN = "pack.json"
 MOST_IMAGES, MOST_BYTES = 10_000, 256 * 2**20

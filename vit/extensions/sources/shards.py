@@ -30,11 +30,11 @@ from vit.console import Meter, say
 from vit.data.decode import ImageError, NamedBytes
 from vit.data.folder import Part, class_of
 from vit.data.items import Kind, Opened
-from vit.data.loaders import range_loader
 from vit.data.scan import EXTENSIONS, LITTER
 from vit.data.settings import Reading
 from vit.data.sources import SPLIT_WORDS, PathList, SplitName
 from vit.errors import UserError
+from vit.extensions.serving.reading import range_loader
 from vit.extensions.sources.addresses import (
     cache_limit,
     fetch,

@@ -17,10 +17,10 @@ from torch.utils.data import ConcatDataset
 
 from vit.console import Meter
 from vit.data.decode import ImageError, open_input
-from vit.data.loaders import range_loader
 from vit.data.settings import Loading
 from vit.data.sources import ImageSet, Mixed, Mixture, PathList, Splits
 from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
+from vit.extensions.serving.reading import range_loader
 from vit.writing import atomic
 
 

@@ -82,32 +82,20 @@ class RunProgress(ProgressBar):
         self._show(trainer, pl_module)
         self._close()
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != "fit":
-            self._open("validate", sum(trainer.num_val_batches), "batches")
-
     def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         self._open(pl_module.evaluation_split, sum(trainer.num_test_batches), "batches")
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._open("predict", sum(trainer.num_predict_batches), "batches")
-
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        if self._meter is not None and trainer.state.fn != "fit":
+    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        if self._meter is not None:
             self._meter.advance()
 
-    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit":
-            self._last_end = time.monotonic()
-        else:
-            self._close()
+    def on_validation_end(self, *args: Any, **kwargs: Any) -> None:
+        self._last_end = time.monotonic()  # the loader was not waited for
 
     def on_test_end(self, *args: Any, **kwargs: Any) -> None:
         self._close()
 
-    on_predict_end = on_exception = on_test_end
+    on_exception = on_test_end
 
     def _open(self, name: str, total: float, unit: str) -> None:
         self._close()

@@ -1,0 +1,1 @@
+"""`vit fit` as a function, for notebooks and scripts. Page: docs/your_own_loop.md."""
