@@ -44,7 +44,7 @@ def make() -> Make:
 def loss_of(model: MaskedAutoencoder, images: torch.Tensor, corruption: Corruption) -> torch.Tensor:
     targets = model.targets(images)
     chosen = [row[indices] for row, indices in zip(targets, corruption.chosen, strict=True)]
-    return model.loss(model(images, corruption), torch.stack(chosen))
+    return model.objective.target.loss(model(images, corruption), torch.stack(chosen))
 
 
 @pytest.mark.parametrize("norm_pix", [True, False])
@@ -53,7 +53,7 @@ def test_loss_mask_and_gradients_are_those_of_transformers(norm_pix: bool, make:
     model = make(norm_pix=norm_pix, architecture=shape).double()
     peer = peer_of(model)
     images, noise = torch.randn(3, 3, 16, 16).double(), torch.rand(3, 16)
-    corruption = model.drawn(noise[:, None])
+    corruption = model.objective.draw(noise[:, None])
     theirs = peer(images, noise=noise)
     assert torch.equal(torch.zeros(3, 16).scatter(1, corruption.chosen, 1), theirs.mask)
     ours = loss_of(model, images, corruption)

@@ -102,7 +102,7 @@ def test_every_trained_parameter_gets_a_gradient(architecture: str, make: Make) 
     model = perturbed(make(architecture=ARCHITECTURES[architecture], fraction=0.9))
     images = torch.rand(4, 3, 16, 16)
     corruption = model.corruption(images)
-    model.loss(model(images, corruption), rows(model.targets(images), corruption.chosen)).backward()
+    model.objective.target.loss(*model.scored(images, corruption)).backward()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
@@ -134,7 +134,7 @@ def test_a_new_model_finds_every_colour_equally_likely(make: Make) -> None:
     model = make(target="colors_4x4")
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     corruption = model.corruption(images)
-    loss = model.loss(model(images, corruption), rows(model.targets(images), corruption.chosen))
+    loss = model.objective.target.loss(*model.scored(images, corruption))
     assert loss.item() == pytest.approx(np.log(512))
 
 
@@ -146,7 +146,8 @@ def test_least_squares_over_all_pixels_of_the_patch(make: Make) -> None:
     wanted = torch.stack([patch_pixels(images, 4)[i, c] for i, c in enumerate(corruption.chosen)])
     expected = ((predicted - wanted) ** 2).sum() / predicted.numel()
     torch.testing.assert_close(
-        model.loss(predicted, rows(model.targets(images), corruption.chosen)), expected
+        model.objective.target.loss(predicted, rows(model.targets(images), corruption.chosen)),
+        expected,
     )
 
 
@@ -249,7 +250,7 @@ def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
     images = torch.rand(1, 3, 64, 64)
     corruption = model.corruption(images)
     assert model(images, corruption).shape == (1, 2, 512)
-    whole = to_bytes(images, model.mean, model.std)
+    whole = to_bytes(images, model.patches.mean, model.patches.std)
     assert torch.equal(model.targets(images), color_classes(whole, 32, 1))
 
 

@@ -9,15 +9,12 @@ a patch, p patch size.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vit.errors import INSIDE_ONE, UserError
+from vit.errors import INSIDE_ONE
 from vit.shapes import Float, Int
-
-Target = Literal["mean_color", "colors_4x4", "pixels"]
 
 NUM_COLORS = 512
 """Three bits for each of red, green and blue; the class is 64 red + 8 green + blue."""
@@ -87,17 +84,6 @@ def rows(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Ten
 
 def _for_rows(index: Tensor, values: Tensor) -> Tensor:
     return index[..., None].expand(-1, -1, values.shape[-1])
-
-
-def num_outputs(target: Target, patch_size: int) -> int:
-    """Outputs for a patch: logits, or values of pixels. UserError if 4 x 4 pixels do not fit."""
-    if target == "colors_4x4" and patch_size % 4:
-        raise UserError(
-            f"target=colors_4x4 needs a patch_size that is a multiple of 4, not {patch_size}; "
-            "choose target=mean_color"
-        )
-    answers = {"mean_color": NUM_COLORS, "colors_4x4": 16 * NUM_COLORS}
-    return answers.get(target, 3 * patch_size**2)
 
 
 def color_classes(
