@@ -27,13 +27,13 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "weights": ({"models"}, 1_931),
     "data": (set(), 3_942),
     "inference": ({"data", "models", "weights"}, 512),
-    "training": ({"models", "weights"}, 2_941),
+    "training": ({"models", "weights"}, 2_939),
 }
 ROOMS["runs"] = (set(ROOMS), 2_802)
 ROOMS["cli"] = (set(ROOMS), 798)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_926}
-CORE_LINES = 16_746
+CORE_LINES = 16_744
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

@@ -1,7 +1,6 @@
 """Autoregressive models: what each output depends on, the loss, and the prefix."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,12 +234,6 @@ def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
         assert not marks[i, :size].any() and marks[i, size:].all()
 
 
-def test_a_killed_run_continues_bitwise(
-    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
-) -> None:
-    encoder_continues_bitwise(make, training_photos)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -249,15 +242,9 @@ def test_a_killed_run_continues_bitwise(
         ({"head_width": 10}, "head_width=10 must be a multiple of 4, from 8 on"),
         ({"head_width": 0}, "head_width=0 must be a multiple of 4, from 8 on"),
         ({"head_depth": -1}, "head_depth=-1 must be at least 0"),
-        ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
     with pytest.raises(UserError, match=message):
         make(**options)
-
-
-def test_a_resnet_is_refused() -> None:
-    with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
-        Autoregressive.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

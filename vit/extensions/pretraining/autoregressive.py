@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.masking import Corruption, rows
 from vit.extensions.pretraining.objective import (
-    Embedded,
+    Grid,
     Layers,
     Objective,
     Pair,
@@ -96,12 +96,12 @@ class NextPatches(Objective):
         chosen = torch.arange(1, n).maximum(sizes)
         return Corruption(chosen=chosen, kept=chosen[:, :0], source=chosen, masked=chosen > 0)
 
-    def predict(self, module: Any, embedded: Embedded, corruption: Corruption) -> Tensor:
+    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the chosen patches, each by the output of the patch before it."""
-        encoder, (patches, grid) = module.model, embedded
-        mask = prefix_mask(corruption.chosen[:, 0], patches.shape[1])
+        encoder = module.model
+        mask = prefix_mask(hidden.chosen[:, 0], patches.shape[1])
         tokens = encoder.fc_norm(encoder.encode(patches, grid, bias=mask))
-        return module.head(tokens, corruption.chosen - 1, encoder.activation_checkpointing)
+        return module.head(tokens, hidden.chosen - 1, encoder.activation_checkpointing)
 
     def pairs(self, predicted: Tensor, targets: Tensor, corruption: Corruption) -> Pair:
         """Those of each chosen patch, once."""

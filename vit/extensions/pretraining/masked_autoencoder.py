@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vit.errors import UserError, check_range
 from vit.extensions.pretraining.masking import FRACTION, Corruption, draw_masks, rows
 from vit.extensions.pretraining.objective import (
-    Embedded,
+    Grid,
     Layers,
     Objective,
     Pixels,
@@ -108,22 +108,21 @@ class MaskedPixels(Objective):
         """Masks at all patches but those of the smallest numbers, as in the official code."""
         return draw_masks(uniforms, self._seen(uniforms.shape[-1]))
 
-    def predict(self, module: Any, embedded: Embedded, corruption: Corruption) -> Tensor:
+    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the masked patches, channel by channel."""
-        patches, grid = embedded
         encoder, decoder, token = module.model, module.decoder, module.mask_token
         if self.mask_in_encoder:
-            tokens = encoder.encode(corruption(patches, token), grid)
+            tokens = encoder.encode(hidden(patches, token), grid)
         else:
-            tokens = encoder.encode(patches, grid, keep=corruption.kept)
+            tokens = encoder.encode(patches, grid, keep=hidden.kept)
         # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
         tokens = decoder.embed(encoder.fc_norm(tokens))
         prefix, seen = tokens.tensor_split([encoder.num_prefix_tokens], dim=1)
         if not self.mask_in_encoder:
             masks = token.to(seen.dtype).expand(*patches.shape[:2], -1)
-            seen = masks.scatter(1, corruption.kept[..., None].expand_as(seen), seen)
+            seen = masks.scatter(1, hidden.kept[..., None].expand_as(seen), seen)
         place = Place(*grid, encoder.num_prefix_tokens)
-        return decoder(prefix, seen, corruption.chosen, place, encoder.activation_checkpointing)
+        return decoder(prefix, seen, hidden.chosen, place, encoder.activation_checkpointing)
 
 
 class Decoder(nn.Module):

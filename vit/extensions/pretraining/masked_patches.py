@@ -13,7 +13,7 @@ from vit.errors import check_range
 from vit.extensions.pretraining.masking import DRAWS, FRACTION, Corruption, draw_corruption, rows
 from vit.extensions.pretraining.objective import (
     Colors,
-    Embedded,
+    Grid,
     Layers,
     Objective,
     Pixels,
@@ -76,10 +76,10 @@ class MaskedPatches(Objective):
         """Equally many patches of every image, and what takes their places."""
         return draw_corruption(uniforms, self.fraction)
 
-    def predict(self, module: Any, embedded: Embedded, corruption: Corruption) -> Tensor:
+    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Logits, 512 an answer, or pixels."""
-        encoder, (patches, grid) = module.model, embedded
-        tokens = encoder.encode(corruption(patches, module.mask_token), grid)
+        encoder = module.model
+        tokens = encoder.encode(hidden(patches, module.mask_token), grid)
         # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
-        features = encoder.fc_norm(rows(tokens[:, encoder.num_prefix_tokens :], corruption.chosen))
+        features = encoder.fc_norm(rows(tokens[:, encoder.num_prefix_tokens :], hidden.chosen))
         return module.predictor(features)

@@ -7,14 +7,17 @@ a patch, p patch size.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vit.errors import INSIDE_ONE
+from vit.preprocessing import Preprocess
 from vit.shapes import Float, Int
+
+Scale = Preprocess | None
+"""Has normalised images; None: they are in [0, 1]."""
 
 NUM_COLORS = 512
 """Three bits for each of red, green and blue; the class is 64 red + 8 green + blue."""
@@ -121,11 +124,7 @@ def patch_pixels(images: Float[Tensor, "b c h w"], patch_size: int) -> Float[Ten
     return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def to_bytes(
-    images: Float[Tensor, "b 3 h w"], mean: Sequence[float], std: Sequence[float]
-) -> Int[Tensor, "b 3 h w"]:
+def to_bytes(images: Float[Tensor, "b 3 h w"], scale: Scale) -> Int[Tensor, "b 3 h w"]:
     """Undoes the normalisation: whole numbers from 0 to 255, exactly those on disk."""
-    # Numbers, not a tensor: that would be rounded with the weights by precision bf16-true.
-    channels = zip(images.float().unbind(1), mean, std, strict=True)
-    shares = torch.stack([channel * s + m for channel, m, s in channels], dim=1)
+    shares = images.float() if scale is None else scale.denormalize(images.float())
     return (shares * 255).round().clamp(0, 255).long()

@@ -15,6 +15,7 @@ from vit.errors import UserError
 from vit.extensions.pretraining.masking import (
     NUM_COLORS,
     Corruption,
+    Scale,
     color_classes,
     color_pixels,
     from_patches,
@@ -24,25 +25,14 @@ from vit.extensions.pretraining.masking import (
 from vit.models.config import ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.vision_transformer import VisionTransformer
-from vit.shapes import Float
+from vit.shapes import Float, Int
 
 Pair = tuple[Tensor, Tensor]
 Layers = dict[str, nn.Module | nn.Parameter]
-Embedded = tuple[Tensor, tuple[int, int]]
-"""Patches `b n d` as embedded, and the height and width of their grid."""
-
+Grid = tuple[int, int]
 
 EPSILON = 1e-6
 """Added to the variance of a patch's pixels."""
-
-
-@dataclass(frozen=True)
-class Patches:
-    """Size of the patches, and the mean and std that lead back to pixels."""
-
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -61,9 +51,9 @@ class Pixels:
     def num_answers(self, patch_size: int) -> int:
         return 3 * patch_size**2
 
-    def targets(self, images: Float[Tensor, "b 3 h w"], patches: Patches) -> Float[Tensor, "b n o"]:
+    def targets(self, images: Tensor, patch_size: int, scale: Scale) -> Float[Tensor, "b n o"]:
         """The pixels of all patches; with `normalised` of mean 0 and variance 1 in each."""
-        parts = patch_pixels(images, patches.size)
+        parts = patch_pixels(images, patch_size)
         if not self.normalised:
             return parts
         mean, deviation = moments(parts)
@@ -73,13 +63,13 @@ class Pixels:
         """Mean squared error."""
         return F.mse_loss(predicted, targets)
 
-    def shown(self, targets: Tensor, images: Tensor, patches: Patches) -> Tensor:
+    def shown(self, targets: Tensor, images: Tensor, patch_size: int, scale: Scale) -> Tensor:
         """Pixels from 0 to 255; normalised ones get mean and deviation of these images' patches."""
         if self.normalised:
-            mean, deviation = moments(patch_pixels(images, patches.size))
+            mean, deviation = moments(patch_pixels(images, patch_size))
             targets = targets * deviation + mean
         pixels = from_patches(targets, (images.shape[-2], images.shape[-1]))
-        return to_bytes(pixels, patches.mean, patches.std)
+        return to_bytes(pixels, scale)
 
 
 @dataclass(frozen=True)
@@ -99,17 +89,17 @@ class Colors:
             )
         return self.side**2
 
-    def targets(self, images: Float[Tensor, "b 3 h w"], patches: Patches) -> Tensor:
-        """Classes of the colours of all patches, `b n o`."""
-        return color_classes(to_bytes(images, patches.mean, patches.std), patches.size, self.side)
+    def targets(self, images: Tensor, patch_size: int, scale: Scale) -> Int[Tensor, "b n o"]:
+        """Classes of the colours of all patches."""
+        return color_classes(to_bytes(images, scale), patch_size, self.side)
 
     def loss(self, predicted: Float[Tensor, "b m o"], targets: Tensor) -> Float[Tensor, ""]:
         """Mean of the cross-entropy, in nats an answer."""
         return F.cross_entropy(predicted.reshape(-1, NUM_COLORS), targets.flatten())
 
-    def shown(self, targets: Tensor, images: Tensor, patches: Patches) -> Tensor:
+    def shown(self, targets: Tensor, images: Tensor, patch_size: int, scale: Scale) -> Tensor:
         """Pixels from 0 to 255 in the middle of each class's range."""
-        parts = color_pixels(targets, patches.size)
+        parts = color_pixels(targets, patch_size)
         return from_patches(parts, (images.shape[-2], images.shape[-1]))
 
 
@@ -141,9 +131,9 @@ class Objective(ABC):
         """What the images are corrupted by, from numbers in [0, 1)."""
 
     @abstractmethod
-    def predict(self, module: Any, embedded: Embedded, corruption: Corruption) -> Tensor:
-        """Predictions at the corrupted patches, `b m o`. `module` has the encoder as `model`, and
-        the `layers` by their names."""
+    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
+        """Predictions `b m o` at the corrupted ones of the patches `b n d`. `module` has the
+        encoder as `model`, and the `layers` by their names."""
 
     def pairs(self, predicted: Tensor, targets: Tensor, corruption: Corruption) -> Pair:
         """The predictions and targets of which the loss is taken."""

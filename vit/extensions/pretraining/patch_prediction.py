@@ -21,11 +21,10 @@ from vit.extensions.pretraining.masking import (
     rows,
     to_bytes,
 )
-from vit.extensions.pretraining.objective import Objective, Pair, Patches
+from vit.extensions.pretraining.objective import Objective, Pair
 from vit.extensions.pretraining.patch_metrics import PatchMetrics
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
-from vit.preprocessing import Preprocess
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
@@ -86,8 +85,6 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         self.caption = objective.caption.format(note=target.note)
         for layer in objective.layers(self.model, fresh=self.load_report is None).items():
             setattr(self, *layer)
-        scale = facts.preprocess or Preprocess(image_size=(1, 1), mean=(0.0,) * 3, std=(1.0,) * 3)
-        self.patches = Patches(network.patch_size, scale.mean, scale.std)
         kinds = target.num_answers(network.patch_size), target.num_classes
         self.val_metrics, self.test_metrics = PatchMetrics(*kinds), PatchMetrics(*kinds)
         self.train()  # Lightning trains in the modes that it finds
@@ -110,12 +107,12 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def forward(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Tensor:
         """Predictions at the corrupted patches, `b m o`."""
         # With precision bf16-true, images still come in float32.
-        embedded = self.model.embed(images.to(self.dtype))
-        return self.objective.predict(self, embedded, corruption).to(images.dtype)
+        patches, grid = self.model.embed(images.to(self.dtype))
+        return self.objective.predict(self, patches, grid, corruption).to(images.dtype)
 
     def targets(self, images: Float[Tensor, "b 3 h w"]) -> Tensor:
         """Targets of all patches, `b n o`."""
-        return self.objective.target.targets(images, self.patches)
+        return self.objective.target.targets(images, self.model.patch_size, self.preprocess)
 
     def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
         """Drawn for the step, or, for an evaluation, from the data's seed and `indices`."""
@@ -144,7 +141,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         patch_size, size = self.model.patch_size, (images.shape[-2], images.shape[-1])
         target = self.objective.target
         corruption, targets = self.corruption(images, indices), self.targets(images)
-        pixels = to_bytes(images, self.patches.mean, self.patches.std)
+        pixels = to_bytes(images, self.preprocess)
         parts = patch_pixels(pixels, patch_size)
         gray = torch.full_like(parts[0, 0], 128)
         answers = self(images, corruption)
@@ -156,8 +153,8 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         return {
             "images": pixels,
             "seen": from_patches(corruption(parts, gray), size),
-            "predicted": target.shown(filled, images, self.patches),
-            "true": target.shown(targets, images, self.patches),
+            "predicted": target.shown(filled, images, patch_size, self.preprocess),
+            "true": target.shown(targets, images, patch_size, self.preprocess),
             "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
         }
 
