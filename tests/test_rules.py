@@ -31,13 +31,13 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "weights": ({"models"}, 1_926),
     "data": (set(), 3_917),
     "inference": ({"data", "models", "weights"}, 512),
-    "training": ({"models", "weights"}, 2_931),
+    "training": ({"models", "weights"}, 2_929),
 }
 ROOMS["runs"] = (set(ROOMS), 2_778)
 ROOMS["cli"] = (set(ROOMS), 793)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_919}
-CORE_LINES = 16_670
+CORE_LINES = 16_668
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
@@ -83,10 +83,6 @@ EXTENSIONS: dict[str, set[str]] = {
 }
 EXTENSION_LINES = {"formats": 3_751, "evaluation": 2_400, "variants": 2_400, "serving": 2_100}
 """Most lines of an extension; 1,950 of the others."""
-LONG = {
-    "extensions/pretraining/patch_prediction.py __init__",
-}
-"""Functions of more than 40 lines. The set only gets smaller."""
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "variants": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
@@ -231,7 +227,7 @@ def long_functions(path: Path) -> list[str]:
 
 
 def test_functions_have_at_most_40_lines() -> None:
-    assert {name for path in FILES for name in long_functions(path)} <= LONG
+    assert [name for path in FILES for name in long_functions(path)] == []
 
 
 MODEL = "{patch_size: 8, width: 16, depth: 1, mlp_dim: 32, num_heads: 1}"

@@ -2,7 +2,7 @@
 contents of checkpoints."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Generic, Self, TypeVar
 
@@ -201,21 +201,22 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def configure_model(self) -> None:
         strategy = self.trainer.strategy
         sharded = isinstance(strategy, Dividing)
+        whole = self if self._beside() else self.model  # its `forward` takes all parameters
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             if strategy.root_device.type == "cpu":  # Triton brings its compiler
                 _check_compiler()
-            if sharded or self._computing() is not self.model:
-                for block in sharded_units(self._computing())[:-1]:
+            if sharded or whole is not self.model:
+                for block in sharded_units(whole)[:-1]:
                     block.compile()
             else:
                 self._compile()
         if sharded:
-            strategy.shard(self._computing())
+            strategy.shard(whole)
 
-    def _computing(self) -> nn.Module:
-        """The module whose `forward` computes with all parameters."""
-        return self.model
+    def _beside(self) -> list[tuple[str, nn.Parameter]]:
+        """Parameters that are not the network's, such as a decoder's."""
+        return [pair for pair in self.named_parameters() if not pair[0].startswith("model.")]
 
     def _compile(self) -> None:
         """Compiles the network in place, so that the keys of the checkpoint stay clean."""
@@ -273,7 +274,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """The optimizer over named groups, without its schedule."""
         depth = len(self.model.layer_channels)
         groups = param_groups(
-            self._trained(),
+            [*self.model.named_parameters(), *self._beside()],
             depth=depth,
             layer_decay=self.layer_decay,
             no_weight_decay=self.model.no_weight_decay(),
@@ -285,9 +286,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             check_range("model.optimizer.lr", group["lr"], NOT_NEGATIVE)
             group["lr"] = group["lr"] * group["lr_scale"]
         return optimizer
-
-    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return self.model.named_parameters()
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         loss, size = self.training_loss(batch) + self.model.auxiliary_loss(), len(batch[0])

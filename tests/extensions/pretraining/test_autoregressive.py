@@ -1,7 +1,6 @@
 """Autoregressive models: what each output depends on, the loss, and the prefix."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def make() -> Make:
 def of_prefix(model: Autoregressive, *sizes: int) -> Corruption:
     """The corruption of images with these prefixes."""
     uniforms = torch.tensor(sizes, dtype=torch.float64)[:, None, None].expand(-1, 1, N)
-    return model.drawn((uniforms - 0.5) / (N - 1))
+    return model.objective.draw((uniforms - 0.5) / (N - 1))
 
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -106,7 +105,7 @@ def test_a_prefix_of_one_patch_is_causal_attention(monkeypatch: pytest.MonkeyPat
     model = make(prefix=False).double().eval()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     with torch.no_grad():
-        ours = model(images, model.drawn(torch.rand(2, 1, N)))
+        ours = model(images, model.objective.draw(torch.rand(2, 1, N)))
 
         def causal(q: Any, k: Any, v: Any, bias: Any) -> torch.Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -151,7 +150,7 @@ def test_the_loss_is_that_of_a_loop(prefix: bool, norm_pix: bool, make: Make) ->
             parameter.add_(0.1 * torch.randn_like(parameter))
         mask = prefix_mask(torch.tensor(sizes), N)
         tokens = model.model.encode(*model.model.embed(images), bias=mask)
-        found = model.loss(*model.scored(images, corruption))
+        found = model.objective.target.loss(*model.scored(images, corruption))
     weights = {
         name: value.detach().double().numpy() for name, value in model.head.named_parameters()
     }
@@ -187,7 +186,7 @@ def test_prefixes_are_uniform_from_one_to_all_but_one_patch(make: Make) -> None:
     model = make()
     uniforms = torch.rand(15_000, 1, N, generator=torch.Generator().manual_seed(0))
     uniforms[0], uniforms[1] = 0, 1 - 2**-24  # the smallest and the largest draw
-    sizes = model.drawn(uniforms).chosen[:, 0]
+    sizes = model.objective.draw(uniforms).chosen[:, 0]
     assert sizes[0] == 1 and sizes[1] == N - 1
     counts = torch.bincount(sizes)
     assert len(counts) == N and not counts[0] and (counts[1:] - 1000).abs().max() < 150
@@ -235,12 +234,6 @@ def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
         assert not marks[i, :size].any() and marks[i, size:].all()
 
 
-def test_a_killed_run_continues_bitwise(
-    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
-) -> None:
-    encoder_continues_bitwise(make, training_photos)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -249,15 +242,9 @@ def test_a_killed_run_continues_bitwise(
         ({"head_width": 10}, "head_width=10 must be a multiple of 4, from 8 on"),
         ({"head_width": 0}, "head_width=0 must be a multiple of 4, from 8 on"),
         ({"head_depth": -1}, "head_depth=-1 must be at least 0"),
-        ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
     with pytest.raises(UserError, match=message):
         make(**options)
-
-
-def test_a_resnet_is_refused() -> None:
-    with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
-        Autoregressive.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -44,7 +44,7 @@ def make() -> Make:
 def loss_of(model: MaskedAutoencoder, images: torch.Tensor, corruption: Corruption) -> torch.Tensor:
     targets = model.targets(images)
     chosen = [row[indices] for row, indices in zip(targets, corruption.chosen, strict=True)]
-    return model.loss(model(images, corruption), torch.stack(chosen))
+    return model.objective.target.loss(model(images, corruption), torch.stack(chosen))
 
 
 @pytest.mark.parametrize("norm_pix", [True, False])
@@ -53,7 +53,7 @@ def test_loss_mask_and_gradients_are_those_of_transformers(norm_pix: bool, make:
     model = make(norm_pix=norm_pix, architecture=shape).double()
     peer = peer_of(model)
     images, noise = torch.randn(3, 3, 16, 16).double(), torch.rand(3, 16)
-    corruption = model.drawn(noise[:, None])
+    corruption = model.objective.draw(noise[:, None])
     theirs = peer(images, noise=noise)
     assert torch.equal(torch.zeros(3, 16).scatter(1, corruption.chosen, 1), theirs.mask)
     ours = loss_of(model, images, corruption)
@@ -105,16 +105,6 @@ def test_the_decoder_drops_nothing(make: Make) -> None:
         )
     assert torch.equal(once, again)
     assert not any("gamma" in name for name, _ in model.decoder.named_parameters())
-
-
-def test_images_of_an_evaluation_have_masks_of_their_own(make: Make, monkeypatch: Any) -> None:
-    model, images = make(), torch.zeros(3, 3, 16, 16)
-    monkeypatch.setattr(
-        "vit.extensions.pretraining.patch_prediction.counting_data", lambda trainer: None
-    )
-    monkeypatch.setattr(MaskedAutoencoder, "trainer", None)
-    drawn = model.corruption(images, torch.tensor([4, 9, 4])).chosen
-    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
 
 
 @pytest.mark.parametrize(
@@ -293,19 +283,12 @@ def test_operations_with_mask_tokens_in_the_encoder_over_without(
     assert counts[0] / counts[1] == pytest.approx(ratio, abs=0.01)
 
 
-def test_a_killed_run_continues_bitwise(
-    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
-) -> None:
-    encoder_continues_bitwise(make, training_photos)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"mask_ratio": 1.0}, r"mask_ratio=1.0 must be in \(0, 1\)"),
         ({"mask_ratio": 0.95}, "mask_ratio=0.95 leaves none of 16 patches to see; lower it"),
         ({"mask_ratio": 1e-17}, "leaves none of 16 patches to predict; raise it"),
-        ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"decoder_heads": 5}, "the decoder .*width=24 is not a multiple of num_heads=5"),
         ({"decoder_width": 10}, "the decoder .*width=10 must be a multiple of 4"),
         ({"architecture": {"variant": {"positions": {"name": "alibi"}}}}, "positions at the stem"),
@@ -317,8 +300,3 @@ def test_a_killed_run_continues_bitwise(
 def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
     with pytest.raises(UserError, match=message):
         make(**options)
-
-
-def test_a_resnet_is_refused() -> None:
-    with pytest.raises(UserError, match=r"name a ViT, .* nor a ResNet"):
-        MaskedAutoencoder.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

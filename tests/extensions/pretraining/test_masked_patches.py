@@ -102,7 +102,7 @@ def test_every_trained_parameter_gets_a_gradient(architecture: str, make: Make) 
     model = perturbed(make(architecture=ARCHITECTURES[architecture], fraction=0.9))
     images = torch.rand(4, 3, 16, 16)
     corruption = model.corruption(images)
-    model.loss(model(images, corruption), rows(model.targets(images), corruption.chosen)).backward()
+    model.objective.target.loss(*model.scored(images, corruption)).backward()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
@@ -134,7 +134,7 @@ def test_a_new_model_finds_every_colour_equally_likely(make: Make) -> None:
     model = make(target="colors_4x4")
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     corruption = model.corruption(images)
-    loss = model.loss(model(images, corruption), rows(model.targets(images), corruption.chosen))
+    loss = model.objective.target.loss(*model.scored(images, corruption))
     assert loss.item() == pytest.approx(np.log(512))
 
 
@@ -146,7 +146,8 @@ def test_least_squares_over_all_pixels_of_the_patch(make: Make) -> None:
     wanted = torch.stack([patch_pixels(images, 4)[i, c] for i, c in enumerate(corruption.chosen)])
     expected = ((predicted - wanted) ** 2).sum() / predicted.numel()
     torch.testing.assert_close(
-        model.loss(predicted, rows(model.targets(images), corruption.chosen)), expected
+        model.objective.target.loss(predicted, rows(model.targets(images), corruption.chosen)),
+        expected,
     )
 
 
@@ -214,12 +215,6 @@ def test_masks_of_training_change_from_step_to_step(make: Make) -> None:
     assert not torch.equal(first.chosen, second.chosen)
 
 
-def test_a_killed_run_continues_bitwise(
-    make: Make, planes: Path, encoder_continues_bitwise: Callable[..., None]
-) -> None:
-    encoder_continues_bitwise(make, planes)
-
-
 def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) -> None:
     classifier = image_classifier("vit_ti16", architecture=SIZES, num_classes=3, image_size=16)
     save_native(tmp_path, classifier.model, classes=None, preprocess=None, extra={})
@@ -249,7 +244,7 @@ def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
     images = torch.rand(1, 3, 64, 64)
     corruption = model.corruption(images)
     assert model(images, corruption).shape == (1, 2, 512)
-    whole = to_bytes(images, model.mean, model.std)
+    whole = to_bytes(images, model.preprocess)
     assert torch.equal(model.targets(images), color_classes(whole, 32, 1))
 
 
@@ -284,12 +279,9 @@ def test_pictures_show_what_the_encoder_saw_and_what_was_there(
     [
         ({"fraction": 0.0}, r"fraction=0.0 must be in \(0, 1\)"),
         ({"fraction": 1.0}, r"fraction=1.0 must be in \(0, 1\)"),
-        ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"target": "colors_4x4", "architecture": {"patch_size": 2}}, "multiple of 4, not 2"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
     with pytest.raises(UserError, match=message):
         make(**options)
-    with pytest.raises(UserError, match="name a ViT or a hybrid, not a ResNet"):
-        MaskedPatchPrediction.of("bit_r50x1", architecture={"depths": [1]}, image_size=32)

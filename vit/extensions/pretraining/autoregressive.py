@@ -1,10 +1,11 @@
 """Autoregressive: each patch is predicted from those before it, in raster order (AIM).
 
 "Scalable Pre-training of Large Autoregressive Image Models" (arXiv:2401.08541), section 3.
-Shapes: b batch, h w pixels, n patches, m = n - 1 next ones, d width, o pixels of a patch (RGB).
+Shapes: b batch, n patches, m = n - 1 next ones, d width, o pixels of a patch (RGB).
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,26 +13,36 @@ from torch import Tensor, nn
 
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.masking import Corruption, rows
-from vit.extensions.pretraining.patch_prediction import Pair
-from vit.extensions.pretraining.pixel_prediction import PixelPrediction, sines
+from vit.extensions.pretraining.objective import (
+    Grid,
+    Layers,
+    Objective,
+    Pair,
+    Pixels,
+    fix_positions,
+    sines,
+)
+from vit.extensions.pretraining.patch_prediction import PatchPrediction
 from vit.models.backbone import run
 from vit.models.config import ViTConfig
 from vit.models.encoder import Mlp
 from vit.models.initialization import mlp_
+from vit.models.vision_transformer import VisionTransformer
 from vit.shapes import Float, Int
 
 
-class Autoregressive(PixelPrediction):
+class Autoregressive(PatchPrediction):
     """Trains an encoder to predict the next patch from those up to here.
 
     The first patches of an image, its prefix, see each other both ways and are not predicted; their
     number, 1 to n - 1, is drawn for each image. Fine-tuning and evaluation have no mask.
 
     Args:
-        name: Model name, a ViT; PixelPrediction and PatchPrediction have the other options.
+        name: Model name, a ViT; PatchPrediction has the other options.
         prefix: False takes a prefix of one patch, which is plain causal attention.
         head_width: Size of the tokens in the head's MLPs, which are four times as wide inside.
         head_depth: Its MLPs; each patch passes them for itself.
+        norm_pix: The pixels of a patch are predicted less their mean, over their deviation.
     """
 
     def __init__(
@@ -41,34 +52,43 @@ class Autoregressive(PixelPrediction):
         prefix: bool = True,
         head_width: int = 2048,
         head_depth: int = 12,
+        norm_pix: bool = True,
         **shared: Any,
     ) -> None:
         check_range("head_depth", head_depth, NOT_NEGATIVE)
         if head_width < 8 or head_width % 4:
             raise UserError(f"head_width={head_width} must be a multiple of 4, from 8 on")
-        super().__init__(name, **shared)
-        if self.model.num_prefix_tokens:
+        objective = NextPatches(Pixels(norm_pix), prefix, head_width, head_depth)
+        super().__init__(name, objective=objective, **shared)
+
+
+@dataclass(frozen=True)
+class NextPatches(Objective):
+    """The pixels of the next patch, predicted by a head from those up to here."""
+
+    prefix: bool
+    head_width: int
+    head_depth: int
+    caption = (
+        "the image; its prefix; every later patch as it was predicted from the true patches before "
+        "it{note}; the true ones."
+    )
+
+    def layers(self, encoder: VisionTransformer, *, fresh: bool) -> Layers:
+        if encoder.num_prefix_tokens:
             raise UserError(
                 "this task has patches alone: set model.architecture {class_token: false, "
                 "pool: gap}, without registers and distillation token"
             )
-        if any(getattr(module, "ignores_mask", False) for module in self.model.modules()):
+        if any(getattr(module, "ignores_mask", False) for module in encoder.modules()):
             raise UserError(
                 "this task hides later patches, and some parts would still see them: leave out "
                 "model.architecture.variant.mixer, but softmax, and experts with chosen above 1"
             )
-        self.prefix = prefix
-        self.head = Head(self.model.config, head_width, head_depth)
-        self._predicts(self.head.predictor.out_features, 0)
+        fix_positions(encoder, fresh=fresh)
+        return {"head": Head(encoder.config, self.head_width, self.head_depth)}
 
-    @property
-    def caption(self) -> str:
-        return (
-            "the image; its prefix; every later patch as it was predicted from the true patches "
-            f"before it{self.given}; the true ones."
-        )
-
-    def drawn(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
+    def draw(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
         """All patches but those of the prefix; in their places is the first one after it again, so
         that images have equally many."""
         n = uniforms.shape[-1]
@@ -76,29 +96,24 @@ class Autoregressive(PixelPrediction):
         chosen = torch.arange(1, n).maximum(sizes)
         return Corruption(chosen=chosen, kept=chosen[:, :0], source=chosen, masked=chosen > 0)
 
-    def forward(
-        self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
-    ) -> Float[Tensor, "b m o"]:
+    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the chosen patches, each by the output of the patch before it."""
-        patches, grid = self.model.embed(images.to(self.dtype))
-        mask = prefix_mask(corruption.chosen[:, 0], patches.shape[1])
-        tokens = self.model.fc_norm(self.model.encode(patches, grid, bias=mask))
-        predicted = self.head(tokens, corruption.chosen - 1, self.model.activation_checkpointing)
-        return predicted.to(images.dtype)
+        encoder = module.model
+        mask = prefix_mask(hidden.chosen[:, 0], patches.shape[1])
+        tokens = encoder.fc_norm(encoder.encode(patches, grid, bias=mask))
+        return module.head(tokens, hidden.chosen - 1, encoder.activation_checkpointing)
 
-    def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
-        predicted, targets = super().scored(images, corruption)
+    def pairs(self, predicted: Tensor, targets: Tensor, corruption: Corruption) -> Pair:
+        """Those of each chosen patch, once."""
         once = corruption.chosen.diff(append=1 + corruption.chosen[:, -1:]) > 0
         return predicted[once][None], targets[once][None]
 
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def loss(self, predicted: Tensor, targets: Tensor, corruption: Corruption) -> Tensor:
         """Mean squared error, over the expected number of predicted patches in place of their
         number, so that a patch counts the same on any number of processes."""
-        corruption = self.corruption(batch[0])
-        predicted, targets = self.scored(batch[0], corruption)
         b, m = corruption.chosen.shape
         expected = b * ((m + 1) / 2 if self.prefix else m)
-        return self.loss(predicted, targets) * (predicted.shape[1] / expected)
+        return super().loss(predicted, targets, corruption) * (predicted.shape[1] / expected)
 
 
 class Head(nn.Module):

@@ -1,13 +1,13 @@
-"""MaskedAutoencoder: most patches are left out, and a small decoder paints them (MAE).
+"""Masked autoencoders: most patches are left out, and a small decoder paints them (MAE).
 
 "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377); facebookresearch/mae,
 models_mae.py. Cost with 75 % masked, counted operations of a training step: 1 / 2.35 of that of an
 encoder that sees mask tokens (ViT-B/16), 1 / 3.23 (L/16), 1 / 3.6 (H/14).
-Shapes: b batch, h w pixels, n patches, m masked patches an image, k kept ones, p prefix tokens,
-d width of the decoder, o = 3 * side * side pixels of a patch.
+Shapes: b batch, n patches, m masked patches an image, k kept ones, p prefix tokens, d width of the
+decoder, o = 3 * side * side pixels of a patch.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,26 +15,36 @@ from torch import Tensor, nn
 
 from vit.errors import UserError, check_range
 from vit.extensions.pretraining.masking import FRACTION, Corruption, draw_masks, rows
-from vit.extensions.pretraining.pixel_prediction import PixelPrediction, sines
+from vit.extensions.pretraining.objective import (
+    Grid,
+    Layers,
+    Objective,
+    Pixels,
+    fix_positions,
+    mask_token,
+    sines,
+)
+from vit.extensions.pretraining.patch_prediction import PatchPrediction
 from vit.models.backbone import run
 from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Block, Place
 from vit.models.initialization import xavier_
-from vit.models.vision_transformer import plain_layers
+from vit.models.vision_transformer import VisionTransformer, plain_layers
 from vit.shapes import Float, Int
 
 
-class MaskedAutoencoder(PixelPrediction):
+class MaskedAutoencoder(PatchPrediction):
     """Trains an encoder on a part of the patches, from which a decoder predicts the others.
 
     Args:
-        name: Model name, a ViT; PixelPrediction and PatchPrediction have the other options.
+        name: Model name, a ViT; PatchPrediction has the other options.
         mask_ratio: Share of the patches of each image that the encoder does not see, in (0, 1).
         mask_in_encoder: The encoder sees mask tokens in place of masked patches (Table 1c), for
             comparison: the decoder gets all tokens from it and has none of its own.
         decoder_width: Size of the decoder's tokens; its MLPs are four times as wide.
         decoder_depth: Its layers.
         decoder_heads: Its attention heads.
+        norm_pix: The pixels of a patch are predicted less their mean, over their deviation.
     """
 
     def __init__(
@@ -46,72 +56,73 @@ class MaskedAutoencoder(PixelPrediction):
         decoder_width: int = 512,
         decoder_depth: int = 8,
         decoder_heads: int = 16,
+        norm_pix: bool = True,
         **shared: Any,
     ) -> None:
         check_range("mask_ratio", mask_ratio, FRACTION)
-        super().__init__(name, **shared)
-        self.mask_ratio, self.mask_in_encoder = mask_ratio, mask_in_encoder
-        config = self.model.config
-        kept = self._kept(config.num_patches)
-        if not 0 < kept < config.num_patches:
-            raise UserError(
-                f"mask_ratio={mask_ratio:g} leaves none of {config.num_patches} patches to "
-                f"{'predict; raise it' if kept else 'see; lower it'}"
-            )
-        self._check_layers()
-        self.decoder = Decoder(config, decoder_width, decoder_depth, decoder_heads)
-        width = config.width if mask_in_encoder else decoder_width
-        self.mask_token = nn.Parameter(torch.zeros(width))
-        nn.init.normal_(self.mask_token, std=0.02)
-        self._predicts(self.decoder.predictor.out_features, 0)
+        sizes = (decoder_width, decoder_depth, decoder_heads)
+        objective = MaskedPixels(Pixels(norm_pix), mask_ratio, mask_in_encoder, sizes)
+        super().__init__(name, objective=objective, **shared)
 
-    def _kept(self, patches: int) -> int:
+
+@dataclass(frozen=True)
+class MaskedPixels(Objective):
+    """The pixels of patches that the encoder does not see, predicted by a decoder."""
+
+    mask_ratio: float
+    mask_in_encoder: bool
+    decoder: tuple[int, int, int]
+    """Width, depth and heads."""
+    caption = (
+        "the image; the patches that the encoder saw; every other patch as the decoder predicted "
+        "it{note}; the true ones."
+    )
+
+    def _seen(self, patches: int) -> int:
         return int(patches * (1 - self.mask_ratio))
 
-    def _check_layers(self) -> None:
-        """UserError for layers that need every patch at its place in the grid."""
+    def layers(self, encoder: VisionTransformer, *, fresh: bool) -> Layers:
+        config = encoder.config
+        seen = self._seen(config.num_patches)
+        if not 0 < seen < config.num_patches:
+            raise UserError(
+                f"mask_ratio={self.mask_ratio:g} leaves none of {config.num_patches} patches to "
+                f"{'predict; raise it' if seen else 'see; lower it'}"
+            )
         whole = (
-            getattr(m, "whole_grid", False)
+            getattr(m, "whole_grid", False)  # needs every patch at its place in the grid
             or (isinstance(m, Block) and type(m.attn) is not Attention)
-            for m in self.model.blocks.modules()
+            for m in encoder.blocks.modules()
         )
         if any(whole) and not self.mask_in_encoder:
             raise UserError(
                 "positions that each layer computes, and mixers, are not for a part of the patches:"
                 " choose a model.architecture.variant without mixer, with positions at the stem"
             )
+        fix_positions(encoder, fresh=fresh)
+        decoder = Decoder(config, *self.decoder)
+        width = config.width if self.mask_in_encoder else self.decoder[0]
+        return {"decoder": decoder, "mask_token": mask_token(width)}
 
-    @property
-    def caption(self) -> str:
-        return (
-            "the image; the patches that the encoder saw; every other patch as the decoder "
-            f"predicted it{self.given}; the true ones."
-        )
-
-    def drawn(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
+    def draw(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
         """Masks at all patches but those of the smallest numbers, as in the official code."""
-        return draw_masks(uniforms, self._kept(uniforms.shape[-1]))
+        return draw_masks(uniforms, self._seen(uniforms.shape[-1]))
 
-    def forward(
-        self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
-    ) -> Float[Tensor, "b m o"]:
+    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the masked patches, channel by channel."""
-        # With precision bf16-true, images still come in float32.
-        patches, grid = self.model.embed(images.to(self.dtype))
+        encoder, decoder, token = module.model, module.decoder, module.mask_token
         if self.mask_in_encoder:
-            tokens = self.model.encode(corruption(patches, self.mask_token), grid)
+            tokens = encoder.encode(hidden(patches, token), grid)
         else:
-            tokens = self.model.encode(patches, grid, keep=corruption.kept)
+            tokens = encoder.encode(patches, grid, keep=hidden.kept)
         # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
-        tokens = self.decoder.embed(self.model.fc_norm(tokens))
-        prefix, seen = tokens.tensor_split([self.model.num_prefix_tokens], dim=1)
+        tokens = decoder.embed(encoder.fc_norm(tokens))
+        prefix, seen = tokens.tensor_split([encoder.num_prefix_tokens], dim=1)
         if not self.mask_in_encoder:
-            masks = self.mask_token.to(seen.dtype).expand(*patches.shape[:2], -1)
-            seen = masks.scatter(1, corruption.kept[..., None].expand_as(seen), seen)
-        place = Place(*grid, self.model.num_prefix_tokens)
-        recompute = self.model.activation_checkpointing
-        predicted = self.decoder(prefix, seen, corruption.chosen, place, recompute)
-        return predicted.to(images.dtype)
+            masks = token.to(seen.dtype).expand(*patches.shape[:2], -1)
+            seen = masks.scatter(1, hidden.kept[..., None].expand_as(seen), seen)
+        place = Place(*grid, encoder.num_prefix_tokens)
+        return decoder(prefix, seen, hidden.chosen, place, encoder.activation_checkpointing)
 
 
 class Decoder(nn.Module):
@@ -134,14 +145,14 @@ class Decoder(nn.Module):
             raise UserError(f"the decoder (decoder_width, _depth, _heads): {error}") from None
         self.embed = nn.Linear(encoder.width, width)
         self.register_buffer("positions", positions, persistent=False)
-        self.blocks = nn.ModuleList(plain_layers(config))
+        blocks = plain_layers(config)
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, eps=encoder.layer_norm_eps)
         self.predictor = nn.Linear(width, 3 * encoder.patch_size**2)
         for layer in (self.embed, self.predictor):
             xavier_(layer)
-        layers: list[Any] = [*self.blocks]
-        for layer in layers:
-            layer.init_weights()
+        for block in blocks:
+            block.init_weights()
 
     def forward(
         self,

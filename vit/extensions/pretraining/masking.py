@@ -7,17 +7,17 @@ a patch, p patch size.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vit.errors import Range, UserError
+from vit.errors import Range
+from vit.preprocessing import Preprocess
 from vit.shapes import Float, Int
 
-Target = Literal["mean_color", "colors_4x4", "pixels"]
+Scale = Preprocess | None
+"""Has normalised images; None: they are in [0, 1]."""
 
 NUM_COLORS = 512
 """Three bits for each of red, green and blue; the class is 64 red + 8 green + blue."""
@@ -89,17 +89,6 @@ def _for_rows(index: Tensor, values: Tensor) -> Tensor:
     return index[..., None].expand(-1, -1, values.shape[-1])
 
 
-def num_outputs(target: Target, patch_size: int) -> int:
-    """Outputs for a patch: logits, or values of pixels. UserError if 4 x 4 pixels do not fit."""
-    if target == "colors_4x4" and patch_size % 4:
-        raise UserError(
-            f"target=colors_4x4 needs a patch_size that is a multiple of 4, not {patch_size}; "
-            "choose target=mean_color"
-        )
-    answers = {"mean_color": NUM_COLORS, "colors_4x4": 16 * NUM_COLORS}
-    return answers.get(target, 3 * patch_size**2)
-
-
 def color_classes(
     pixels: Int[Tensor, "b 3 h w"], patch_size: int, side: int
 ) -> Int[Tensor, "b n o"]:
@@ -135,11 +124,7 @@ def patch_pixels(images: Float[Tensor, "b c h w"], patch_size: int) -> Float[Ten
     return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def to_bytes(
-    images: Float[Tensor, "b 3 h w"], mean: Sequence[float], std: Sequence[float]
-) -> Int[Tensor, "b 3 h w"]:
+def to_bytes(images: Float[Tensor, "b 3 h w"], scale: Scale) -> Int[Tensor, "b 3 h w"]:
     """Undoes the normalisation: whole numbers from 0 to 255, exactly those on disk."""
-    # Numbers, not a tensor: that would be rounded with the weights by precision bf16-true.
-    channels = zip(images.float().unbind(1), mean, std, strict=True)
-    shares = torch.stack([channel * s + m for channel, m, s in channels], dim=1)
+    shares = images.float() if scale is None else scale.denormalize(images.float())
     return (shares * 255).round().clamp(0, 255).long()

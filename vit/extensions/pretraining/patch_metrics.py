@@ -21,40 +21,32 @@ class BestConstant(Metric):
     """
 
     full_state_update = False
-    counts: Tensor
-    total: Tensor
-    squares: Tensor
+    sums: Tensor
+    """Of classes `o k` how often each is right; of pixels `2 o` their sums and those of squares."""
     number: Tensor
 
     def __init__(self, num_answers: int, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
-        if num_classes:
-            counts = torch.zeros(num_answers, num_classes)
-            self.add_state("counts", default=counts, dist_reduce_fx="sum")
-        else:
-            for name in ("total", "squares"):
-                self.add_state(name, default=torch.zeros(num_answers), dist_reduce_fx="sum")
-            self.add_state("number", default=torch.tensor(0), dist_reduce_fx="sum")
+        shape = (num_answers, num_classes) if num_classes else (2, num_answers)
+        self.add_state("sums", default=torch.zeros(shape), dist_reduce_fx="sum")
+        self.add_state("number", default=torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, targets: Tensor) -> None:
         """`targets` b m o: classes, or pixels."""
-        flat = targets.flatten(0, 1)
+        flat, dtype = targets.flatten(0, 1), self.sums.dtype
+        self.number += len(flat)
         if self.num_classes:
-            self.counts.scatter_add_(1, flat.T, torch.ones_like(flat.T, dtype=self.counts.dtype))
+            self.sums.scatter_add_(1, flat.T, torch.ones_like(flat.T, dtype=dtype))
         else:
-            flat = flat.to(self.total.dtype)
-            self.total += flat.sum(0)
-            self.squares += flat.square().sum(0)
-            self.number += len(flat)
+            self.sums += torch.stack([flat.to(dtype).sum(0), flat.to(dtype).square().sum(0)])
 
     def compute(self) -> dict[str, Tensor]:
+        means = self.sums / self.number
         if not self.num_classes:
-            mean = self.total / self.number
-            return {"constant_loss": (self.squares / self.number - mean.square()).mean()}
-        shares = self.counts / self.counts.sum(1, keepdim=True)
-        entropy = torch.special.entr(shares).sum(1)
-        return {"constant_loss": entropy.mean(), "constant_acc1": shares.amax(1).mean()}
+            return {"constant_loss": (means[1] - means[0].square()).mean()}
+        entropy = torch.special.entr(means).sum(1)
+        return {"constant_loss": entropy.mean(), "constant_acc1": means.amax(1).mean()}
 
 
 class PatchMetrics(SplitMetrics):

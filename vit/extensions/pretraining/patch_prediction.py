@@ -1,17 +1,15 @@
-"""PatchPrediction: what the objectives without labels share, which predict patches from others.
+"""PatchPrediction: the module that learns an objective without labels.
 
 Shapes: b batch, h w pixels, n patches, m predicted patches an image, o answers a patch.
 """
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit.errors import UserError
 from vit.extensions.pretraining.masking import (
@@ -21,6 +19,7 @@ from vit.extensions.pretraining.masking import (
     rows,
     to_bytes,
 )
+from vit.extensions.pretraining.objective import Objective, Pair
 from vit.extensions.pretraining.patch_metrics import PatchMetrics, constant_note
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
@@ -31,15 +30,14 @@ from vit.training.draws import batch_draws
 from vit.training.network_training import NetworkTraining, build_network, default_optimizer
 from vit.training.schedules import Schedule
 
-Pair = tuple[Tensor, Tensor]
-
 
 class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
-    """Trains an encoder to predict patches of an image from others; a subclass has the objective.
+    """Trains an encoder to predict patches of an image from others.
 
     Args:
         name: Model name as `vit models` lists it, a ViT or, where patches may overlap, a hybrid.
             Default: what `pretrained` holds, or vit_ti16.
+        objective: The patches that are hidden, what is predicted of them, and by which layers.
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
@@ -53,25 +51,12 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
 
     labelled = False
     monitor = "val/loss"
-    kinds = "a ViT or a hybrid, not a ResNet"
-    """The networks that the objective is defined for."""
-    overlapping = True
-    """Patches may overlap, as those of a hybrid do."""
-    numbers: int
-    """Uniform random numbers for each patch."""
-
-    @property
-    def caption(self) -> str:
-        """What `pictures` shows from left to right."""
-        return (
-            "the image; the input of the encoder, masked patches in gray; the colours that it "
-            "predicted for the corrupted patches; the true ones."
-        )
 
     def __init__(
         self,
         name: str | None = None,
         *,
+        objective: Objective,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
         weights: Literal["raw", "average"] | None = None,
@@ -86,36 +71,20 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         network, self.load_report = build_network(
             name, pretrained, architecture, facts, weights=weights, num_classes=0
         )
-        if not isinstance(network, VisionTransformer) or not (
-            self.overlapping or network.config.stem_depths is None
-        ):
-            raise UserError(f"this task predicts patches: name {self.kinds}")
-        self.model = network
-        if network.layer_strides[-1] > network.patch_size:
-            raise UserError(
-                "this task predicts every patch, and the last layer has means of them: leave out "
-                "model.architecture.variant.stack"
-            )
-        if network.config.grid == (1, 1):
-            raise UserError(
-                f"the image is a single patch of {network.patch_size} pixels: nothing is left to "
-                "predict it from; choose a smaller model.architecture.patch_size"
-            )
+        self.model = check_encoder(network, objective)
         # The layers between the tokens and a head of classes take no part.
         for part in (network.attn_pool, network.pre_logits):
             if part is not None:
                 part.requires_grad_(False)
-        self.mean = facts.preprocess.mean if facts.preprocess else (0.0,) * 3
-        self.std = facts.preprocess.std if facts.preprocess else (1.0,) * 3
+        self.objective, target = objective, objective.target
+        self.caption = objective.caption.format(note=target.note)
+        for layer in objective.layers(self.model, fresh=self.load_report is None).items():
+            setattr(self, *layer)
+        kinds = target.num_answers(network.patch_size), target.num_classes
+        self.val_metrics, self.test_metrics = PatchMetrics(*kinds), PatchMetrics(*kinds)
+        self.train()  # Lightning trains in the modes that it finds
 
     of_training = frozenset(inspect.signature(__init__).parameters)
-
-    def _predicts(self, num_answers: int, num_classes: int) -> None:
-        """Completes the constructor of a subclass; the arguments are those of PatchMetrics."""
-        self.val_metrics, self.test_metrics = (
-            PatchMetrics(num_answers, num_classes) for _ in range(2)
-        )
-        self.train()  # Lightning trains in the modes that it finds
 
     @classmethod
     def for_scoring(
@@ -130,39 +99,15 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         module.load_state_dict(read_state())  # model/ has the encoder alone
         return module
 
-    def _computing(self) -> nn.Module:
-        return self
+    def forward(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Tensor:
+        """Predictions at the corrupted patches, `b m o`."""
+        # With precision bf16-true, images still come in float32.
+        patches, grid = self.model.embed(images.to(self.dtype))
+        return self.objective.predict(self, patches, grid, corruption).to(images.dtype)
 
-    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self.model.named_parameters()
-        yield from (pair for pair in self.named_parameters() if not pair[0].startswith("model."))
-
-    @abstractmethod
-    def drawn(self, uniforms: Float[Tensor, "b numbers n"]) -> Corruption:
-        """What the images are corrupted by, from numbers in [0, 1)."""
-
-    @abstractmethod
-    def forward(
-        self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
-    ) -> Float[Tensor, "b m o"]:
-        """Predictions at the corrupted patches."""
-
-    @abstractmethod
     def targets(self, images: Float[Tensor, "b 3 h w"]) -> Tensor:
         """Targets of all patches, `b n o`."""
-
-    def loss(self, predicted: Float[Tensor, "b m o"], targets: Tensor) -> Float[Tensor, ""]:
-        """Mean over the corrupted patches."""
-        return F.mse_loss(predicted, targets)
-
-    def answers(self, predicted: Float[Tensor, "b m o"]) -> Tensor:
-        """The predictions in the form of the targets."""
-        return predicted
-
-    def shown(self, targets: Tensor, images: Float[Tensor, "b 3 h w"]) -> Int[Tensor, "b 3 h w"]:
-        """Pixels from 0 to 255 of what the targets of these images' patches look like."""
-        size = (images.shape[-2], images.shape[-1])
-        return to_bytes(from_patches(targets, size), self.mean, self.std)
+        return self.objective.target.targets(images, self.model.patch_size, self.preprocess)
 
     def corruption(
         self, images: Tensor, indices: Tensor | None = None, seed: int | None = None
@@ -170,7 +115,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         """Drawn for the step, or, for an evaluation, from `indices` and the data's `seed`, by
         default that of the Trainer's data."""
         p = self.model.patch_size
-        shape = (self.numbers, (images.shape[-2] // p) * (images.shape[-1] // p))
+        shape = (self.objective.numbers, (images.shape[-2] // p) * (images.shape[-1] // p))
         if indices is None:
             seeds = (self.draws or batch_draws(len(images))).image_seeds()
         else:
@@ -180,7 +125,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         generator = torch.Generator()
         drawn = [torch.rand(shape, generator=generator.manual_seed(seed)) for seed in seeds]
         uniforms = torch.stack(drawn) if drawn else torch.empty(0, *shape)
-        return self.drawn(uniforms).to(images.device)
+        return self.objective.draw(uniforms).to(images.device)
 
     @torch.inference_mode()
     def pictures(
@@ -192,19 +137,22 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         arguments are normalised images, their places in the set, and the seed of `corruption`.
         """
         patch_size, size = self.model.patch_size, (images.shape[-2], images.shape[-1])
+        target = self.objective.target
         corruption, targets = self.corruption(images, indices, seed), self.targets(images)
-        pixels = to_bytes(images, self.mean, self.std)
+        pixels = to_bytes(images, self.preprocess)
         parts = patch_pixels(pixels, patch_size)
         gray = torch.full_like(parts[0, 0], 128)
-        answers = self.answers(self(images, corruption))
+        answers = self(images, corruption)
+        if target.num_classes:
+            answers = answers.unflatten(-1, (-1, target.num_classes)).argmax(-1)
         at = corruption.chosen[..., None]
         filled = targets.scatter(1, at.expand_as(answers), answers.to(targets.dtype))
         marks = torch.zeros_like(parts[:, :, :1]).scatter(1, at, 1)
         return {
             "images": pixels,
             "seen": from_patches(corruption(parts, gray), size),
-            "predicted": self.shown(filled, images),
-            "true": self.shown(targets, images),
+            "predicted": target.shown(filled, images, patch_size, self.preprocess),
+            "true": target.shown(targets, images, patch_size, self.preprocess),
             "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
         }
 
@@ -213,15 +161,38 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
 
     def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""
-        return self(images, corruption), rows(self.targets(images), corruption.chosen)
+        targets = rows(self.targets(images), corruption.chosen)
+        return self.objective.pairs(self(images, corruption), targets, corruption)
 
     def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        images = batch[0]
-        return self.loss(*self.scored(images, self.corruption(images)))
+        corruption = self.corruption(batch[0])
+        return self.objective.loss(*self.scored(batch[0], corruption), corruption)
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
         images, _, indices = batch
         # Also of no image: shards are gathered by all.
         predicted, targets = self.scored(images, self.corruption(images, indices))
         if len(images):
-            metrics.update(predicted, targets, self.loss(predicted, targets), len(images))
+            loss = self.objective.target.loss(predicted, targets)
+            metrics.update(predicted, targets, loss, len(images))
+
+
+def check_encoder(network: Any, objective: Objective) -> VisionTransformer:
+    """The network as an encoder. UserError for one whose patches the objective cannot predict."""
+    if not isinstance(network, VisionTransformer) or not (
+        objective.overlapping or network.config.stem_depths is None
+    ):
+        pixels = "a ViT, not a hybrid, whose patches overlap, nor a ResNet, which has none"
+        kinds = "a ViT or a hybrid, not a ResNet" if objective.overlapping else pixels
+        raise UserError(f"this task predicts patches: name {kinds}")
+    if network.layer_strides[-1] > network.patch_size:
+        raise UserError(
+            "this task predicts every patch, and the last layer has means of them: leave out "
+            "model.architecture.variant.stack"
+        )
+    if network.config.grid == (1, 1):
+        raise UserError(
+            f"the image is a single patch of {network.patch_size} pixels: nothing is left to "
+            "predict it from; choose a smaller model.architecture.patch_size"
+        )
+    return network
