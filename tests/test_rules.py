@@ -33,11 +33,11 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inference": ({"data", "models", "weights"}, 512),
     "training": ({"models", "weights"}, 2_943),
 }
-ROOMS["runs"] = (set(ROOMS), 2_939)
-ROOMS["cli"] = (set(ROOMS), 796)
+ROOMS["runs"] = (set(ROOMS), 2_867)
+ROOMS["cli"] = (set(ROOMS), 795)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_949}
-CORE_LINES = 16_908
+CORE_LINES = 16_835
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
