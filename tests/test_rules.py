@@ -33,11 +33,11 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inference": ({"data", "models", "weights"}, 512),
     "training": ({"models", "weights"}, 2_929),
 }
-ROOMS["runs"] = (set(ROOMS), 2_778)
-ROOMS["cli"] = (set(ROOMS), 793)
+ROOMS["runs"] = (set(ROOMS), 2_706)
+ROOMS["cli"] = (set(ROOMS), 792)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_919}
-CORE_LINES = 16_668
+CORE_LINES = 16_595
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from tests.command import TINY, Vit
 from vit import yaml_reader
 from vit.data.settings import Sampling
+from vit.runs import fit
 from vit.runs.short_names import Words
 
 
@@ -45,6 +46,7 @@ def test_a_rate_is_read_parsed_and_built_once(
     counting(parser, "parse_args", lambda parser, args: f"parse {parser.prog}")
     counting(parser, "instantiate", lambda parser, config: f"build {'model' in config}")
     counting(Sampling, "__post_init__", lambda sampling: f"sample {sampling.repeats}")
+    monkeypatch.setattr(fit, "finish_rest", lambda run: None)  # these read the directory anew
     Path("a.yaml").write_text("data: {sampling: {repeats: 2}}\n")
     Path("b.yaml").write_text("trainer: {limit_val_batches: 1}\n")
     rate = "--model.optimizer.lr=0.25"

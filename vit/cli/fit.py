@@ -2,7 +2,7 @@
 
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
-from vit.runs.short_names import Words, check_size
+from vit.runs.short_names import Words
 
 HELP = """\
 usage: vit fit --data MY_PHOTOS [-c RECIPE] [OPTIONS]
@@ -58,7 +58,6 @@ def run(args: list[str]) -> int:
         raise UserError(f"{args[0]!r} is not an option; type {option}")
     as_json = "--json" in args
     words = Words([{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"])
-    check_size(words)  # a mistake in a name or a number, before torch is imported
 
     from vit.runs.fit import fit  # heavy: imports lightning
     from vit.runs.options import Options

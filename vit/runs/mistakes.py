@@ -14,6 +14,8 @@ from vit.yaml_reader import flat
 
 # The parser's words around the reason that a value is not taken.
 _AROUND = re.compile(
+    r"Expected a path but .*? either not accessible or invalid (- )?|"
+    r"(?<=<class 'float'>) - Expected a dot import path string: \S+|"  # of a rate as a tensor
     r"Does not validate against any of the Union subtypes Subtypes: .*? Errors: |"
     r"- Expected a <class 'NoneType'> |Given value type: <class '[\w.]+'> ?|"
     r"(Given|Got) value: (NestedArg|Namespace)\(.*\)$|typing\.(?=Literal)"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jsonargparse
 import torch
 from jsonargparse import ActionConfigFile, Namespace  # pyright: ignore
-from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
+from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
@@ -27,7 +27,7 @@ from torch import nn
 from vit.console import note, say
 from vit.data.find import check_source
 from vit.data.module import ImageData
-from vit.errors import UserError, did_you_mean
+from vit.errors import Range, UserError, check_range, did_you_mean
 from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
@@ -39,7 +39,6 @@ from vit.runs.short_names import Words
 from vit.runs.trainer import (
     RUN_DIRECTORY,
     SET_HERE,
-    build_trainer,
     check_arguments,
     quiet_lightning,
     with_logger,
@@ -53,11 +52,10 @@ from vit.yaml_reader import flat, load_yaml
 
 Module = NetworkTraining[Any, Any]
 
-
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
 jsonargparse.set_loader("vit", partial(load_yaml, source="an option"), (UserError,))
-Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
+SEEDS = Range("from 0 to 4294967295", lambda seed: 0 <= seed < 2**32)
 
 
 class Options:
@@ -106,6 +104,7 @@ class Options:
         that wrong ones are found before data is read."""
         with explaining(self.parser):
             self.config = config = self._parsed()
+            check_range("seed_everything", config.seed_everything, SEEDS)
             seed_everything(config.seed_everything, workers=True)
             check_arguments(config.trainer)
             self.batch_trial = settle_batch(config, self.recipes, self.words.run)
@@ -148,10 +147,6 @@ class Options:
             built.data.pseudo.check_loss(config.model.get("loss.kind"))
         if "augment" in self.own:
             built.data.augment = replace(built.data.augment, extra=self.own["augment"])
-        strategy = f"trainer.strategy={config.trainer.strategy}"
-        if config.model.pretrained is not None or strategy in rows("values"):
-            names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
-            build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
 
     def _check_source(self) -> None:
         """UserError without images, or for two sets of them."""
@@ -260,7 +255,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     parser = LightningArgumentParser(prog="vit fit", **PARSER)
     add = parser.add_argument
     add("-c", "--config", action=ActionConfigFile, help="A recipe: its name, or a file.")
-    add("--seed_everything", type=Seed, default=0, help="Seed of all draws.")
+    add("--seed_everything", type=int, default=0, help="Seed of all draws.")
     settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
     parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
@@ -281,7 +276,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
     for name, kind in (("own", list[str]), ("weights", dict[str, str])):  # of config.yaml alone
         add(f"--{name}", type=kind | None, help=argparse.SUPPRESS)
-    parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+    parser.link_arguments("seed_everything", "data.seed")
     return parser
 
 
@@ -308,8 +303,7 @@ def _check_words(words: Words) -> None:
             f"--model.name beside the recipe's own {', '.join(sorted(sizes))} would change the "
             "name alone; add --model.architecture null, or sizes"
         )
-    callbacks = [(recipe.get("trainer") or {}).get("callbacks") for recipe in words.layers]
-    entries = [dict(flat(e)) for each in callbacks for e in _as_list(each) if isinstance(e, dict)]
+    entries = [e for e in _as_list(words.values.get("trainer.callbacks")) if isinstance(e, dict)]
     of_steps = re.compile(
         r"trainer\.max_(epochs|steps)|model\.(optimizer|schedule|mixing)\b.*|"
         r"model\.loss\.(?!class_weights).*|data\.augment\b.*"
@@ -317,7 +311,7 @@ def _check_words(words: Words) -> None:
     useless = sorted(
         n for option in filter(of_steps.fullmatch, words.named) for n in words.named[option]
     )
-    if useless and any(entry.get("init_args.alone") for entry in entries):
+    if useless and any(dict(flat(entry)).get("init_args.alone") for entry in entries):
         raise UserError(
             f"{useless[0]} has no effect: the recipe fits a head in closed form and takes no "
             "step; leave it out, or choose -c finetune"

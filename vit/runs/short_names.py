@@ -1,17 +1,17 @@
 """The words of a command, read once: their options by long names, and what recipes add.
 
 `--lr 1e-3 --epochs 5` is `--model.optimizer.lr 1e-3 --trainer.max_epochs 5 --trainer.max_steps -1`.
-Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at once.
+Imports nothing heavy: a mistake in a name is reported at once. Values are left to their types and
+constructors.
 """
 
-import math
 import os
 import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, Range, UserError, did_you_mean, shorten
+from vit.errors import UserError, did_you_mean
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.tables import rows
 from vit.yaml_reader import flat, load_yaml, read_options
@@ -34,21 +34,11 @@ OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 """The limit that a short one switches off."""
 PART = "model.architecture.variant."
 """Begins the options of parts, which become one: the parser keeps the last of several."""
-NUMBERS = {
-    "data.batch_size": AT_LEAST_ONE,
-    "data.image_size": AT_LEAST_ONE,
-    "model.optimizer.lr": NOT_NEGATIVE,
-    "seed_everything": Range("from 0 to 4294967295", lambda seed: 0 <= seed < 2**32),
-    "trainer.max_epochs": AT_LEAST_ONE,
-    "trainer.max_steps": NOT_NEGATIVE,
-}
-"""Options whose values are checked as they are typed; all but the learning rate are whole."""
 FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
 """Options without a value."""
 WITHOUT_DOT = (
-    *("config", "final_split", "help", "help_all", "json", "model", "out", "patience"),
-    *("print_config", "resume", "run_dir", "save_every", "seed_everything", "split"),
-    *("spreadsheet", "task", "trainer", "with"),
+    *("config", "final_split", "model", "out", "patience", "resume", "run_dir", "save_every"),
+    *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
 )
 """Other options without a dot."""
 OTHER_WORDS = {
@@ -66,8 +56,6 @@ OTHER_WORDS = {
     "workers": "data.loading.num_workers",
 }
 """What timm, ultralytics, transformers and Lightning call an option -> its name here."""
-
-
 YAML = (".yaml", ".yml")
 """Endings of files of options."""
 
@@ -75,9 +63,8 @@ YAML = (".yaml", ".yml")
 class Words:
     """The words of a command of runs.
 
-    `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
-    recipe, folder or architecture that does not exist, for a number that no run can have, for
-    limits in epochs and in steps together, and for two spellings of an option that disagree.
+    `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for
+    data that do not exist, and for two names that give an option different values.
     """
 
     def __init__(self, args: list[str]) -> None:
@@ -91,13 +78,13 @@ class Words:
             raise UserError(
                 "several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'"
             )
-        self.named: dict[str, dict[str, str]] = {}
-        """Option -> the names by which it is typed, with their texts."""
+        self.named: dict[str, dict[str, tuple[str, str]]] = {}
+        """Option -> the typed names that set it, each with its text and with that of the option."""
         parts: dict[str, Any] = {}
         left = [*args]
         while left:
             self._read(left, parts)
-        _check_limits(self.named)
+        _check_agreement(self.named)
         if parts:
             self.options.append((PART[:-1], _mapping(parts)))
         self.typed = dict(self.options)
@@ -128,13 +115,12 @@ class Words:
             fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
             parts[kind] = {**(fields or {}), field: value} if dot else value
             return
-        is_file = option == "data" and value.endswith(YAML)
-        _note_typed(self.named, "config" if is_file else SHORT.get(option, option), name, value)
         if option == "config":
-            find_recipe(value)
             self.recipes.append(value)
-        else:
-            self.options += _long(option, value)
+            return
+        for long, text in _long(option, value):
+            self.options.append((long, text))
+            self.named.setdefault(long, {})[name] = value, text
 
     @property
     def long(self) -> list[str]:
@@ -173,69 +159,19 @@ class Words:
         return {n: None if value in ("", "null") else value for n, value in values.items()}
 
 
-def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value: str) -> None:
-    """Adds the value to those of the option by the names that are typed; UserError if they
-    disagree, or for a value that no run can have."""
-    values = typed.setdefault(option, {})
-    values[name] = value
-    if len({_normal(option, each) for each in values.values()}) > 1 and option != "config":
-        both = " and ".join(f"{name} {value}" for name, value in values.items())
-        raise UserError(f"{both} are two spellings of one option; give one")
-    unlimited = option in OTHER_LIMIT.values() and name == f"--{option}" and value == "-1"
-    if value in ("", "null", "auto") or unlimited:
-        return
-    if option == "model.name":
-        from vit.models.zoo import canonical_name
-        from vit.weights.names import architecture_of, exact, means_weights
-
-        if not means_weights(value) and (architecture_of(value) or exact(value)) is None:
-            canonical_name(value)
-    elif option in NUMBERS:
-        numbers = _normal(option, value)
-        if not all(math.isfinite(n) and NUMBERS[option].holds(n) for n in numbers):
-            whole = "" if option == "model.optimizer.lr" else "whole "
-            rule = f"a {whole}number, {NUMBERS[option].text}"
-            raise UserError(f"{name} {shorten(value)} must be {rule}")
+def _check_agreement(named: dict[str, dict[str, tuple[str, str]]]) -> None:
+    """UserError for names that give an option different values; --epochs and --steps are such."""
+    for names in named.values():
+        values = [_meaning(text) for _, text in names.values()] if len(names) > 1 else []
+        if any(value != values[0] for value in values):
+            both = " and ".join(f"{name} {text}" for name, (text, _) in names.items())
+            raise UserError(f"{both} contradict each other; give one")
 
 
-def _normal(option: str, value: str) -> Any:
-    """What equal values of an option have in common: numbers, of which NaN is none, or a path."""
-    if option in NUMBERS:
-        sides = re.split("[x,]", value.strip("[]")) if option == "data.image_size" else [value]
-        number = float if option == "model.optimizer.lr" else int
-        try:
-            return tuple(number(side) for side in sides)
-        except ValueError:
-            return value if value in ("", "null", "auto") else (math.nan,)
-    return os.path.normpath(value) if option in ("data.root", "model.pretrained") else value
-
-
-def _check_limits(typed: dict[str, dict[str, str]]) -> None:
-    """UserError for a short name of a limit beside the other limit, which it switches off."""
-    limits = [typed.get(option, {}) for option in OTHER_LIMIT.values()]
-    limits = [{n: v for n, v in names.items() if v not in ("-1", "null")} for names in limits]
-    given = [f"{name} {value}" for names in limits for name, value in names.items()]
-    if all(limits) and OTHER_LIMIT.keys() & {name.split()[0][2:] for name in given}:
-        raise UserError(f"{' and '.join(given[::-1])} are two limits; give one")
-
-
-def check_size(words: Words) -> None:
-    """UserError for an image size that the patches do not divide, where the name of the
-    architecture or of weights says how large they are."""
-    size = load_yaml(words.typed.get("data.image_size") or "null", "--image-size")
-    if size is None or any(name.startswith("model.architecture") for name in words.values):
-        return
-    weights, usual = words.values.get("model.pretrained"), words.values.get("model.name")
-    name = words.typed.get("model.name", weights or usual)
-    if isinstance(name, str) and name != "null":
-        from vit.models.zoo import model_config
-        from vit.weights.names import architecture_of, named
-
-        architecture = architecture_of(name)
-        if architecture is None and (row := named(name)) is not None:
-            architecture = row.architecture
-        if architecture is not None:
-            model_config(architecture, image_size=size)
+def _meaning(text: str) -> Any:
+    """The value of a text, which is the same for several texts of a number or a path."""
+    value = load_yaml(text, "an option")
+    return os.path.normpath(value) if isinstance(value, str) else value
 
 
 def _mapping(values: dict[str, Any]) -> str:
@@ -250,7 +186,7 @@ def _underscored(option: str) -> str:
     return head.replace("-", "_") + dot + name
 
 
-def _long(option: str, value: str) -> list[tuple[str, str | None]]:
+def _long(option: str, value: str) -> list[tuple[str, str]]:
     """An option and its value by long names; both of them where a short name sets two."""
     if option == "model" and not value.endswith((*YAML, "}")):
         raise UserError(
@@ -266,15 +202,11 @@ def _long(option: str, value: str) -> list[tuple[str, str | None]]:
         if root is None:
             return [("data.dataset", name), ("data.root", "null")]
         return [("data.root", root)]
-    place = Path(value).expanduser()
-    if option == "data.root" and value not in ("", "null") and not place.exists():
-        from vit.data.roots import check_root  # heavy: imports numpy
-
-        check_root(value)
     if row := rows("short_names").get(option):
         field, _, argument = row.partition(":")
         kind, _, name = argument.rpartition(".")
-        whole = [(field, kind), (f"{field}.init_args.{name}", value)]
-        return [(field, "null")] if value == "null" else [*whole]
+        if value == "null":
+            return [(field, "null")]
+        return [(field, kind), (f"{field}.init_args.{name}", value)]
     other = [(OTHER_LIMIT[option], "-1")] if option in OTHER_LIMIT else []
     return [("data" if option == "data" else SHORT.get(option, option), value), *other]

@@ -68,12 +68,15 @@ def default_optimizer(params: Any) -> torch.optim.Optimizer:
 
 
 def build_optimizer(optimizer: OptimizerCallable, groups: list[dict[str, Any]]) -> Any:
-    """UserError for arguments that the optimizer refuses."""
+    """UserError for arguments that the optimizer refuses, and for a rate that it takes silently."""
     try:
-        return optimizer(groups)
+        built = optimizer(groups)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = shorten(" ".join(str(error).split()), MESSAGE)
         raise UserError(f"model.optimizer: {reason}") from error
+    for group in built.param_groups:
+        check_range("model.optimizer.lr", group["lr"], NOT_NEGATIVE)
+    return built
 
 
 def build_network(
@@ -102,8 +105,7 @@ def build_network(
         changes["in_channels"] = facts.channels
     options |= {"image_size": facts.image_size, "classes": facts.classes or None, **changes}
     reports: list[LoadReport] = []
-    if pretrained is None:
-        name = name or DEFAULT_MODEL
+    name = name or (DEFAULT_MODEL if pretrained is None else None)
     model = create_model(name, pretrained=pretrained, report=reports.append, **options)
     model.set_grad_checkpointing(recompute)
     return model, reports[0] if reports else None
@@ -272,10 +274,9 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def make_optimizer(self) -> Any:
         """The optimizer over named groups, without its schedule."""
-        depth = len(self.model.layer_channels)
         groups = param_groups(
             [*self.model.named_parameters(), *self._beside()],
-            depth=depth,
+            depth=len(self.model.layer_channels),
             layer_decay=self.layer_decay,
             no_weight_decay=self.model.no_weight_decay(),
         )
@@ -283,7 +284,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
         optimizer._step_supports_amp_scaling = False
         for group in optimizer.param_groups:
-            check_range("model.optimizer.lr", group["lr"], NOT_NEGATIVE)
             group["lr"] = group["lr"] * group["lr_scale"]
         return optimizer
 
