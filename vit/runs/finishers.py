@@ -31,7 +31,8 @@ def finish_rest(run: Path, *, again: bool = False) -> None:
     """
     if not is_first_process():
         return
-    states = {} if again else dict(read_summary(run).get("finishers") or {})
+    before = {} if again else read_summary(run).get("finishers") or {}
+    states = dict.fromkeys(rows("finishers"), "not done") | before
     command = f"`vit report {shlex.quote(str(run))}`"
     try:
         for name, row in rows("finishers").items():
@@ -52,8 +53,7 @@ def finish_rest(run: Path, *, again: bool = False) -> None:
 def _state(row: str, run: Path) -> str:
     """done, or how a finisher failed."""
     try:
-        finisher: Finisher = resolve(row)
-        finisher(run)
+        resolve(row)(run)
     except Exception as error:
         if received() or os.environ.get(STRICT) == "1":
             raise
