@@ -45,7 +45,7 @@ LABELLED, VAL = 0.1, 0.1
 """Shares of train, and of the labelled images."""
 PSEUDO: dict[str, Any] = {"ratio": 3.0, "confidence": 0.3, "per_class": 4500, "hard": False}
 SIZES = {"width": 64, "depth": 2, "mlp_dim": 208}
-QUIET = {"data.augment.randaugment": "null"} | dict.fromkeys(
+QUIET = {"data.augment.policy": "null"} | dict.fromkeys(
     ("model.architecture.dropout", "model.architecture.drop_path"), "0.0"
 )
 """Options of a student without noise."""
