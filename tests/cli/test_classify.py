@@ -16,6 +16,7 @@ import torch
 
 import vit as package
 from tests.command import Vit, saved
+from vit.data.decode import open_input
 from vit.extensions.serving.answer_files import Lines, Parts
 from vit.preprocessing import Preprocess
 from vit.weights.native import save_native
@@ -104,6 +105,22 @@ def test_an_unreadable_picture_is_named_or_skipped(vit: Vit, model: Path, photos
     assert done.status == 0
     assert len(json.loads(done.out)) == 11
     assert "1 of 12 pictures were skipped" in done.err
+
+
+def test_a_picture_that_no_memory_is_left_for_is_named_or_skipped(
+    vit: Vit, model: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(source: str, channels: int | None = None) -> Any:
+        if source.endswith("03.jpg"):
+            raise MemoryError
+        return open_input(source, channels)
+
+    monkeypatch.setattr("vit.inference.classifier.open_input", lacking)
+    done = vit("classify", model, photos / "red")
+    assert done.status == 2 and "03.jpg: not enough memory to open it; --on_error" in done.err
+    done = vit("classify", model, photos / "red", "--on_error", "skip", "--json")
+    assert done.status == 0 and len(json.loads(done.out)) == 11
+    assert "03.jpg: not enough memory to open it" in done.err
 
 
 def test_an_empty_folder_is_named(vit: Vit, model: Path) -> None:

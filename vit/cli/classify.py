@@ -30,6 +30,7 @@ examples:
   vit classify MODEL /data/photos --out answers-3.parquet --shard 3/8 --features
 
 The same command continues an --out that was interrupted, after its last answer."""
+SKIPPING = "; --on_error skip goes on with the others"
 
 
 def run(args: list[str]) -> int:
@@ -41,8 +42,7 @@ def run(args: list[str]) -> int:
     paths = _listed(options, file, arrays=True)  # before the model is loaded
     from vit.inference.classifier import Asked, load
 
-    numbers = {name: getattr(options, name) for name in rows("answers")}
-    numbers = {name: number for name, number in numbers.items() if number is not None}
+    numbers = {n: number for n in rows("answers") if (number := getattr(options, n)) is not None}
     asked = Asked(top=options.top, numbers=numbers)
     engine = {"engine": options.engine, "precision": options.precision}
     classifier = load(options.model, **engine, raw=options.raw)
@@ -150,11 +150,12 @@ def _print(
                 meter.advance()
                 try:
                     row = classifier.answers([path], asked)[0].row(path)
-                except ImageError as error:
+                except (ImageError, MemoryError) as error:
+                    lacking = f"{printable(path)}: not enough memory to open it"
+                    why = lacking if isinstance(error, MemoryError) else str(error)
                     if options.on_error != "skip":
-                        way = "--on_error skip goes on with the others"
-                        raise UserError(f"{error}; {way}") from error
-                    say(f"skipped: {error}")
+                        raise UserError(why + SKIPPING) from error
+                    say(f"skipped: {why}")
                     continue
                 answered.append(row)
                 if not options.json:

@@ -62,8 +62,7 @@ def run(args: list[str]) -> int:
     from vit.runs.fit import fit  # heavy: imports lightning
     from vit.runs.options import Options
 
-    options = Options(words)
-    run, closing = fit(options)
+    run, closing = fit(Options(words))
     if not is_first_process():
         return 0
     if as_json and run.folder.exists():
