@@ -178,6 +178,20 @@ def test_a_report_of_images_that_are_gone_or_changed_names_them_alone(
     assert "Confusion" in Path("run/report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["predictions.npz", "first_batch.npz"])
+@pytest.mark.parametrize("damage", [b"", b"xx", None], ids=["empty", "words", "cut"])
+def test_a_damaged_file_of_a_report_is_named(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: bytes | None
+) -> None:
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=2", "--run_dir=run")
+    assert done.status == 0
+    file = Path("run", name)
+    file.write_bytes(file.read_bytes()[:200] if damage is None else damage)
+    monkeypatch.delenv("VIT_STRICT")
+    done = vit("report", "run")
+    assert done.status == 1 and f"report failed: {file} is damaged; copy the run again" in done.err
+
+
 SEEN = """\
 import atexit, os, sys
 import vit.runs.fit as page

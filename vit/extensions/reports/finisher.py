@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from PIL import Image
@@ -58,8 +59,12 @@ def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> N
 
 
 def _arrays(file: Path) -> dict[str, Any]:
-    with np.load(file) as content:
-        return dict(content)
+    """UserError for a damaged file."""
+    try:
+        with np.load(file) as content:
+            return dict(content)
+    except (OSError, EOFError, ValueError, BadZipFile) as error:
+        raise UserError(f"{file} is damaged; copy the run again") from error
 
 
 def subject_of(run: Path, split: Any) -> Subject | None:
