@@ -1,6 +1,5 @@
 """`vit report`: what finishers make of a run."""
 
-import shlex
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
@@ -19,17 +18,14 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     folder = Path(options.run).expanduser()
 
-    from vit.runs.directory import locked  # heavy: imports lightning
+    from vit.extensions.reports.finished import finished_run  # heavy: imports lightning
     from vit.runs.finishers import finish_rest
     from vit.runs.records import is_run, read_summary
 
     if not is_run(folder):
         near = did_you_mean_beside(str(folder))
         raise UserError(f"{folder} is not a run directory: it has no config.yaml of a run{near}")
-    with locked(folder, way=""):
-        if read_summary(folder).get("finished") is not True:
-            command = f"vit fit --run_dir {shlex.quote(str(folder))}"
-            raise UserError(f"{folder} is a run without a finished model; continue it: {command}")
+    with finished_run(folder):
         finish_rest(folder, again=True)
     page = folder / "report.html"
     if page.is_file():

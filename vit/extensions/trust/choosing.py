@@ -3,7 +3,6 @@
 Shapes: n images, k classes, d features.
 """
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,16 +15,16 @@ from vit.console import Meter
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
+from vit.extensions.reports.finished import finished_run
 from vit.extensions.trust.rejection import choose
 from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import References, all_scores, class_by_class, unlikeness
 from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import known_by, note_seen
-from vit.runs.directory import locked, recorded_options
+from vit.runs.directory import recorded_options
 from vit.runs.evaluate import data_options
 from vit.runs.measuring import accuracies
 from vit.runs.mistakes import check_given
-from vit.runs.records import read_summary
 
 TRAIN, IMAGES = 1_000, 2_000
 """At most: of train, class by class, and of the held-out images."""
@@ -50,11 +49,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
     if not any(arg.startswith("--data.root") for arg in args):
         check_given(recorded_options(run).get("own"), "images")
     data = ImageData(**options).unseen_by(known_by(run, before=True))
-    with locked(run, way=""):
-        summary = read_summary(run)
-        if summary.get("finished") is not True:
-            command = f"vit fit --run_dir {shlex.quote(str(run))}"
-            raise UserError(f"{run} is a run without a finished model; continue it: {command}")
+    with finished_run(run) as summary:
         classifier, before = load(run), Trust.read(run / "model") or Trust()
         if classifier.multilabel:
             raise UserError(
