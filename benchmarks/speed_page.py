@@ -133,10 +133,15 @@ GPU = """\
     benchmarks/gpu.sh --device cuda
 
 torch {torch}, timm {timm}; {date}; bfloat16 unless named; wall-clock time, alternating turns. Not
-measured yet: inference, ViT-L and ViT-H against peers, accuracy in a fixed time, several GPUs.
+measured yet: ViT-H, BiT and other libraries than timm, several GPUs.
 
-A training step of ViT-B/16 at 224 pixels, 256 images, fused AdamW. *Over float32*: speed over
-timm's model at its defaults, median and range of {rounds} rounds; *of peak*: as above.
+Images per second at 224 pixels; training with fused AdamW. *Over float32*: speed over timm's model
+at its defaults, median and range of {rounds} rounds; *of peak*: as above.
+"""
+ON_TIME = """
+Test accuracy on JPEG-compressed CIFAR-10 after {seconds:.0f} seconds from random weights, with
+compilation, one seed (`benchmarks/time_to_accuracy.py --device cuda`, arms as above):
+{accuracies}.
 """
 ATTENTION = """
 Attention of 12 heads of 64 channels, forward and backward, milliseconds, about 50,000 tokens in a
@@ -379,8 +384,15 @@ def gpu(document: dict[str, Any]) -> list[str]:
         for name in ("attention", "optimizers", "determinism")
     )
     steps = [
-        (r["setting"], f"{r['images_per_second']:,.0f}", span(r), f"{r['utilisation']:.0%}")
+        (
+            f"{r['model']} {r['what']}, batch {r['batch_size']}",
+            *(r["setting"], f"{r['images_per_second']:,.0f}", span(r), f"{r['utilisation']:.0%}"),
+        )
         for r in document["rows"]
+    ]
+    timed = load("time_to_accuracy_cuda_nvidia_h200")
+    accuracies = [
+        f"{r['label']} {r['mean']:.1%} ({r['images_seen']:,.0f} images)" for r in timed["rows"]
     ]
     both = [r for r in attention if r["what"] == "forward and backward"]
     backends = list(dict.fromkeys(r["backend"] for r in both))
@@ -395,7 +407,8 @@ def gpu(document: dict[str, Any]) -> list[str]:
     machine = facts(document)
     return [
         GPU.format(**machine, gpu=document["device"], rounds=document["rows"][0]["rounds"]),
-        table(("training", "images/s", "over float32", "of peak"), steps),
+        table(("", "setting", "images/s", "over float32", "of peak"), steps),
+        ON_TIME.format(seconds=timed["budget_seconds"], accuracies="; ".join(accuracies)),
         ATTENTION,
         table(
             ("tokens", *(name.lower().replace("_attention", "") for name in backends)),

@@ -1,13 +1,12 @@
 """Accuracy on CIFAR-10 after a fixed time of training: our ViT and timm's VisionTransformer.
 
     python benchmarks/time_to_accuracy.py --data.root cifar10/ --seconds 600
-    python benchmarks/time_to_accuracy.py --data.root cifar10/ --device cuda --seconds 120 \\
-        -- --model.compile true
+    python benchmarks/time_to_accuracy.py --data.root cifar10/ --device cuda --seconds 120
 
 --data.root is a folder with train/ and test/, each with one folder per class, and images of 32 x 32
 pixels. Every arm trains on all of train and scores the weights of its last step on all of test:
 
-- vit: `vit fit -c cifar10 --trainer.max_time ...`
+- vit: `vit fit -c cifar10 --trainer.max_time ...`, on a GPU with --model.compile true
 - timm: "default": float32, torch.optim.AdamW, torchvision's files and transforms
 - timm_best: "best settings": bfloat16 if the machine supports it, fused AdamW, images in memory,
   and explicit attention on a CPU or torch.compile on a GPU
@@ -74,6 +73,7 @@ def fit_arguments(options: Namespace, seed: int) -> list[str]:
         *("-c", RECIPE, "--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"),
         *("--trainer.accelerator", options.device, "--trainer.devices", "1"),
         *("--data.root", str(options.root), "--trainer.max_time", limit),
+        *(("--model.compile", "true") if options.device == "cuda" else ()),
         *("--trainer.limit_val_batches", "0", *options.rest, "--seed_everything", str(seed)),
     ]
 
