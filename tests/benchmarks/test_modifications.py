@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.modifications import page
+from benchmarks.papers.modifications import run as ours
 from vit.extensions.variants.table import CHANGES
 
 
 def test_every_arm_is_trained_once_and_shown(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, page = load_benchmark("modifications"), load_benchmark("modifications_page")
     file = tmp_path / "modifications.json"
     content = ours.main(["--quick", "--results", str(file)])
     assert [row["arm"] for row in content["rows"]] == list(ours.ARMS)
@@ -34,10 +34,7 @@ def test_every_arm_is_trained_once_and_shown(
     assert page.PAPER.keys() <= {*ours.PLAIN_ARMS, *ours.MIXED}
 
 
-def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline(
-    load_benchmark: Load,
-) -> None:
-    ours = load_benchmark("modifications")
+def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline() -> None:
     for setting in (ours.SETTING, ours.LARGE):
         plain = ours.config_of(setting, ours.BASELINE)
         cost = ours.work(plain)
@@ -57,10 +54,7 @@ def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline(
             assert ours.work(ours.config_of(setting, arm)).flops < cost.flops
 
 
-def test_a_stopped_command_has_every_arm_once_and_the_noise_before_second_seeds(
-    load_benchmark: Load,
-) -> None:
-    ours = load_benchmark("modifications")
+def test_a_stopped_command_has_every_arm_once_and_the_noise_before_second_seeds() -> None:
     order = ours.schedule("cifar10", False)
     arms = list(ours.ARMS)
     assert order[:2] == [(99, "cifar10", "rate 0.001"), (99, "cifar10", "rate 0.003")]
@@ -80,8 +74,7 @@ def contents(losses: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def test_a_verdict_is_by_twice_the_deviation_of_the_baseline(load_benchmark: Load) -> None:
-    page = load_benchmark("modifications_page")
+def test_a_verdict_is_by_twice_the_deviation_of_the_baseline() -> None:
     given = {"ReLU": [1.0, 1.1, 1.2], "GELU": [1.31], "Swish": [1.29, 1.29], "GLU": [0.5, 1.0]}
     losses = page.Losses(page.Rows(contents(given)), "cifar10")
     assert losses.twice == pytest.approx(0.2) and losses.seeds == 3
@@ -98,8 +91,7 @@ def test_a_verdict_is_by_twice_the_deviation_of_the_baseline(load_benchmark: Loa
     assert one.sign(["GELU"]) == 0  # of one seed, nothing is known
 
 
-def test_orders_of_losses_are_compared_by_rank(load_benchmark: Load) -> None:
-    page = load_benchmark("modifications_page")
+def test_orders_of_losses_are_compared_by_rank() -> None:
     arms = list(page.PAPER)[:10]
     ours = dict(zip(arms, torch.rand(10).tolist(), strict=True))
     rows = page.Rows(contents({arm: [loss] for arm, loss in ours.items()}))

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.benchmarks.conftest import Load
+from benchmarks.parity import parity
 
 pytest.importorskip("timm")
 
 
-def test_small_models_agree_to_one_in_a_hundred_thousand(load_benchmark: Load) -> None:
-    parity = load_benchmark("parity")
+def test_small_models_agree_to_one_in_a_hundred_thousand() -> None:
     case = next(c for c in parity.CASES if c.library == "timm" and c.model in parity.QUICK)
     rows = parity.measure(replace(case, sizes=case.sizes[:1]))
     assert [tuple(row["image_size"]) for row in rows] == [(224, 224)]

@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.positions import page
+from benchmarks.papers.positions import run as positions
 from vit.extensions.variants.table import POSITIONS
 
 
 def test_every_arm_is_trained_once_and_shown(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    positions, page = load_benchmark("positions"), load_benchmark("positions_page")
     file = tmp_path / "positions.json"
     content = positions.main(["--quick", "--results", str(file)])
     assert [(row["data"], row["arm"]) for row in content["rows"]] == [
@@ -39,10 +39,7 @@ def test_every_arm_is_trained_once_and_shown(
         positions.main(["--quick", "--results", str(file)])
 
 
-def test_a_training_is_a_function_of_its_seed_and_the_pool_is_not_trained_on(
-    load_benchmark: Load,
-) -> None:
-    positions = load_benchmark("positions")
+def test_a_training_is_a_function_of_its_seed_and_the_pool_is_not_trained_on() -> None:
     data = positions.splits(positions.read_digits(), "cpu")
     train, pool, test = (data[name] for name in ("train", "pool", "test"))
     assert (len(pool[0]), len(test[0])) == (200, 359)
@@ -56,10 +53,7 @@ def test_a_training_is_a_function_of_its_seed_and_the_pool_is_not_trained_on(
     assert list(rows[0]["curve"]) == [1, 2, 3, 4]
 
 
-def test_folders_are_read_in_another_order_and_tested_at_other_sizes(
-    load_benchmark: Load, tmp_path: Path
-) -> None:
-    positions = load_benchmark("positions")
+def test_folders_are_read_in_another_order_and_tested_at_other_sizes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for split, count in (("train", 24), ("test", 3)):
         for label in range(10):
@@ -80,8 +74,7 @@ def test_folders_are_read_in_another_order_and_tested_at_other_sizes(
     assert row["by_size"][32] == row["accuracy"]
 
 
-def test_differences_are_paired_by_seed_and_judged_by_their_interval(load_benchmark: Load) -> None:
-    page = load_benchmark("positions_page")
+def test_differences_are_paired_by_seed_and_judged_by_their_interval() -> None:
     scores = {"a": [3.0, 4.0, 5.5], "b": [1.0, 2.0, 3.0], "none": [1.0, 1.5, 2.0, 9.0]}
     rows = page.Rows(
         {

@@ -1,0 +1,275 @@
+"""What the benchmarks share: arms that take turns, runs of `vit fit`, and results files.
+
+Other scripts have the counts, steps and clocks of `vit` from here, so that they stay as they are
+where a module of the package moves.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.lib.pages import ROOT, results_path, spread
+from vit.console import Meter
+from vit.extensions.compute.flops import Work, counted
+from vit.extensions.compute.timing import (
+    Call,
+    Clock,
+    Times,
+    finisher,
+    in_turns,
+    inference,
+    num_turns,
+    training,
+)
+from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
+from vit.models.zoo import ModelConfig, build_model, model_config
+from vit.training.optimizers.param_groups import param_groups
+from vit.weights.building import build_empty
+
+__all__ = [
+    "ROOT",
+    "Call",
+    "ModelConfig",
+    "Times",
+    "build_model",
+    "finisher",
+    "hardware",
+    "has_bfloat16",
+    "in_turns",
+    "inference",
+    "keep_memory",
+    "model_config",
+    "param_groups",
+    "results_path",
+    "training",
+    "versions",
+    "work",
+]
+
+KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameters")
+FIT = (sys.executable, "-m", "vit", "fit")
+Rows = list[dict[str, Any]]
+
+
+@cache
+def work(config: ModelConfig) -> Work:
+    """Operations of a model of the package, for images of `config.size`."""
+    return counted(build_empty(config), config.size, config.in_channels)
+
+
+def arguments(doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
+    """The options that every measuring script has."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes; writes no file")
+    parser.add_argument("--results", type=Path, help="where to write instead")
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
+    return parser
+
+
+def take_turns(
+    title: str,
+    calls: Mapping[Any, Call],
+    rounds: int,
+    device: torch.device | str = "cpu",
+    shortest: float = 0.05,
+    clock: Clock | None = None,
+) -> dict[Any, Times]:
+    """Alternating times of the calls, with a progress bar: CPU time, wall-clock time on a GPU.
+
+    A turn takes at least `shortest` seconds.
+    """
+    device = torch.device(device)
+    with Meter(title, num_turns(len(calls), rounds), "turns") as meter:
+        return in_turns(
+            calls,
+            rounds=rounds,
+            clock=clock or ("cpu" if device.type == "cpu" else "wall"),
+            shortest=shortest,
+            finish=finisher(device),
+            meter=meter,
+        )
+
+
+def ratio(ratios: Sequence[float]) -> dict[str, float]:
+    """Median and range of the ratios of the rounds."""
+    return {
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+    }
+
+
+def span(row: Mapping[str, Any]) -> str:
+    """A ratio and its range over the rounds."""
+    return spread(row["ratio"], row["ratio_min"], row["ratio_max"])
+
+
+def answer(command: Sequence[object], **environment: str) -> Any:
+    """The JSON on the last line that a process of one thread prints; SystemExit if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    if done.returncode:
+        raise SystemExit(f"{command} has failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """The summary of a finished run; None for any other."""
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return summary if summary.get("finished") else None
+
+
+def run_fit(arguments: list[str], folder: Path) -> dict[str, Any]:
+    """The summary of `vit fit ARGUMENTS --run_dir folder`, which continues an interrupted run."""
+    return run_once([*FIT, *arguments, "--run_dir", str(folder)], folder, arguments)
+
+
+def run_once(command: Sequence[str], folder: Path, settings: Any) -> dict[str, Any]:
+    """The summary that `command` writes into `folder`; a finished run is reused.
+
+    Its output is in FOLDER.log. SystemExit if it fails, or if the run has other `settings`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    note = folder.parent / f"{folder.name}.json"
+    if note.is_file() and json.loads(note.read_text()) != settings:
+        raise SystemExit(
+            f"{folder} was made with other options (see {note}); choose another --runs"
+        )
+    note.write_text(json.dumps(settings))
+    print(f"{folder} ...", end=" ", file=sys.stderr, flush=True)
+    if (summary := finished(folder)) is not None:
+        print("reused", file=sys.stderr)
+        return summary
+    log, began = folder.parent / f"{folder.name}.log", time.monotonic()
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            process.wait()
+        except KeyboardInterrupt:  # which the process also gets, and saves
+            process.wait()
+            raise
+    summary = finished(folder)
+    if process.returncode or summary is None:
+        last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+        raise SystemExit(f"{folder} stopped (exit status {process.returncode}): {last}; see {log}")
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    return summary
+
+
+def write_manifest(rows: Iterable[tuple[Path, str, str]], file: Path) -> None:
+    """A CSV of images (path, label, split), with paths from its own folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("path", "label", "split"))
+        writer.writerows((os.path.relpath(path, file.parent), *rest) for path, *rest in rows)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation, which one value does not have."""
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def seeds_row(label: str, summaries: Rows) -> dict[str, Any]:
+    """One row from the summaries of runs that differ only in their seed."""
+    first = summaries[0]
+    scores = {
+        name: mean_and_std([summary["metrics"][name] for summary in summaries])
+        for name in first["metrics"]
+        if name.startswith(first["split"] + "/")
+    }
+    return {
+        "label": label,
+        "command": portable(first["command"]),
+        "n": len(summaries),
+        "images": first["images"],
+        "mean": {name: mean for name, (mean, _) in scores.items()},
+        "std": {name: std for name, (_, std) in scores.items()},
+        **{name: statistics.mean(s[name] for s in summaries) for name in KEPT},
+        **{name: first[name] for name in ("precision", "hardware", "versions")},
+        "commit": commit(),
+        "date": date.today().isoformat(),
+    }
+
+
+def portable(command: str) -> str:
+    """The command without local directories."""
+    words = shlex.split(command)
+    return shlex.join(Path(word).name if word.startswith("/") else word for word in words)
+
+
+def commit() -> str:
+    """The commit of this checkout."""
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def document(what: str, rows: Rows, **facts: Any) -> dict[str, Any]:
+    """A results file: the rows, and where, when and with what they were measured."""
+    return {
+        "what": what,
+        **facts,
+        "date": date.today().isoformat(),
+        "commit": commit(),
+        "hardware": {**hardware(), "features": cpu_features()},
+        "versions": versions(),
+        "rows": rows,
+    }
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Versions of those that are there."""
+    return {name: version(name) for name in packages if find_spec(name)}
+
+
+def results_name(what: str, device: str = "cpu") -> str:
+    """The name of this machine's results, after the device and its processor or GPU."""
+    name = cpu_name() + cpu_features() if device == "cpu" else torch.cuda.get_device_name()
+    name = re.sub(r"\(.*?\)|processor|@", " ", name.lower())
+    return f"results/{'_'.join([what, device, *re.findall('[a-z0-9]+', name)])}"
+
+
+def on_device(name: str, device: str) -> str:
+    """The name of results, with the device behind it unless that is the CPU."""
+    return name if device == "cpu" else f"{name}_{device}"
+
+
+def target(options: argparse.Namespace, name: str | None) -> Path | None:
+    """Where results go: to --results, with --quick nowhere, else to the file of that name."""
+    standard = None if options.quick or name is None else results_path(name)
+    return options.results or standard
+
+
+def save(content: Any, path: Path | None) -> None:
+    """Writes a results file, if there is one to write."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def publish(content: Any, options: argparse.Namespace, name: str | None) -> None:
+    """Writes to the target of the options; the last line of output is the JSON."""
+    save(content, target(options, name))
+    print(json.dumps(content))
