@@ -9,10 +9,8 @@ are flipped, ends cut and lengthened. Writes as JSON what was killed where, whet
 and predictions are bitwise those of the run left alone, and what the damage came to.
 """
 
-import argparse
 import hashlib
 import io
-import json
 import multiprocessing
 import os
 import random
@@ -22,17 +20,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import chdir, redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from benchmarks.lib.harness import arguments, document, publish
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
 import vit
-from benchmarks.lib.harness import hardware, results_path, save, versions
 from vit.cli.main import main as vit_main
 from vit.errors import UserError
 from vit.weights.archives import read_checkpoint
@@ -188,14 +187,12 @@ def damages(run: Path, draw: random.Random) -> dict[str, dict[str, int]]:
 
 def main() -> int:
     """Exit status 0 if nothing was lost."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__, quick=False)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--out", type=Path, default=results_path("results/chaos"))
     options = parser.parse_args()
-    out, draw = options.out.absolute(), random.Random(0)
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    draw = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
         began = time.monotonic()
         ended(start(command("alone", options.steps), multiprocessing.Value("i", 0)))
         seconds = time.monotonic() - began
@@ -213,7 +210,7 @@ def main() -> int:
             killed.append(at)
         ended(start(args, multiprocessing.Value("i", 0)))
         actual = results(Path("killed"))
-        record = {
+        facts = {
             "steps": options.steps,
             "killed": dict(Counter(killed)),
             "exit_status": 0,
@@ -221,14 +218,10 @@ def main() -> int:
             "hidden_files_left": sorted(p.name for p in Path("killed").rglob(".*")),
             "damage": damages(Path("killed"), draw),
             "seconds": round(time.monotonic() - began, 1),
-            "versions": versions(),
-            "hardware": hardware(),
         }
-        os.chdir("/")
-    save(record, out)
-    print(json.dumps(record, indent=1))
-    harmless = all(set(count) <= {"reported", "harmless"} for count in record["damage"].values())
-    return 0 if all(record["bitwise_equal"].values()) and harmless else 1
+    publish(document("chaos", [], **facts), options, "results/chaos")
+    harmless = all(set(count) <= {"reported", "harmless"} for count in facts["damage"].values())
+    return 0 if all(facts["bitwise_equal"].values()) and harmless else 1
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ compares weights, losses and exit statuses with those of runs left alone. The di
 30 MB, for which the script must be root; elsewhere that part is left out. Writes JSON.
 """
 
-import argparse
 import csv
-import json
 import os
 import random
 import signal
@@ -19,12 +17,16 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.chaos import SIZES, command, equal
-from benchmarks.lib.harness import hardware, results_path, save, versions
+from benchmarks.lib.harness import (
+    arguments,
+    document,
+    publish,
+)
 from vit.errors import UserError
 from vit.weights.archives import read_checkpoint
 
@@ -200,14 +202,12 @@ def spread(seeds: list[dict[int, float]]) -> float:
 
 def main() -> int:
     """Exit status 0 if nothing was lost, hung or was silent."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__, quick=False)
     parser.add_argument("--steps", type=int, default=66)
-    parser.add_argument("--out", type=Path, default=results_path("results/chaos_processes"))
     options = parser.parse_args()
-    out, steps = options.out.absolute(), options.steps
+    steps = options.steps
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as name, chdir(name), ThreadPoolExecutor(2) as pool:
         began = time.monotonic()
         disk = pool.submit(full_disk, steps)
         alone = pool.submit(lambda: Launch(command("alone", steps, BATCH), 2, "alone").end()[0])
@@ -229,7 +229,7 @@ def main() -> int:
         curves = [losses(f"seed{s}") for s in range(3)]
         moved = losses("changed")
         far = statistics.mean(abs(moved[step] - curves[0][step]) for step in moved)
-        record = {
+        facts = {
             "steps": steps,
             "one_process_killed": {
                 **kill.result(),
@@ -251,18 +251,15 @@ def main() -> int:
             },
             "full_disk": disk.result(),
             "seconds": round(time.monotonic() - began, 1),
-            "versions": versions(),
-            "hardware": hardware(),
         }
-        os.chdir("/")
-    save(record, out)
-    print(json.dumps(record, indent=1))
-    fine = (
-        record["one_process_killed"]["bitwise_equal"],
-        record["one_process_stopped"]["bitwise_equal"],
-        record["sharded_killed_in_saves"]["bitwise_equal"],
+    content = document("chaos of processes", [], **facts)
+    publish(content, options, "results/chaos_processes")
+    equal_runs = ("one_process_killed", "one_process_stopped", "sharded_killed_in_saves")
+    return (
+        0
+        if all(facts[name]["bitwise_equal"] for name in equal_runs) and far <= spread(curves)
+        else 1
     )
-    return 0 if all(fine) and far <= spread(curves) else 1
 
 
 if __name__ == "__main__":

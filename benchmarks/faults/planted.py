@@ -1,6 +1,6 @@
 """Faults that are planted into CIFAR-10 (JPEG), and how many of them `vit data check` finds.
 
-    python -m benchmarks.faults.planted --data cifar10/ --weights WEIGHTS --work DIR [--seeds 3]
+    python -m benchmarks.faults.planted --data cifar10/ --weights WEIGHTS --out DIR [--seeds 3]
 
 `--data` has train/ with one folder per class. For each seed 5,000 images are drawn from it, 500 of
 each class, of which 1,000 are called test. 40 byte-equal copies and 40 of each kind in COPIES are
@@ -25,7 +25,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.lib.harness import document, installed, results_path, save, write_manifest
+from benchmarks.lib.harness import (
+    arguments,
+    document,
+    installed,
+    save,
+    target,
+    write_manifest,
+)
 from vit.extensions.datacheck.check import BITS_APART, Pictures, hashes
 from vit.extensions.datacheck.copies import kept_copies, ranked
 from vit.extensions.datacheck.doubt import features_of
@@ -159,8 +166,8 @@ def by_cleanlab(pictures: Any, features: np.ndarray) -> tuple[list[str], float]:
 
 def measure(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one seed; the features are computed first, and then in the cache."""
-    manifest, planted, wrong = plant(options.data.resolve(), seed, options.work / str(seed))
-    cache, size = options.work / "features", (options.pixels, options.pixels)
+    manifest, planted, wrong = plant(options.data.resolve(), seed, options.out / str(seed))
+    cache, size = options.out / "features", (options.pixels, options.pixels)
     pictures = Pictures(str(manifest))
     pictures.read(0)
     reading = Reading(image_size=size, num_workers=0)
@@ -169,8 +176,8 @@ def measure(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     row: dict[str, Any] = {"seed": seed, "hash": copies_found(by_hash(pictures), planted)}
     model = ("--model", str(options.weights), "--image-size", str(options.pixels))
     found: list[dict[str, str]] = []
-    for name, arguments in (("files", ()), ("model", (*model, "--cache", str(cache)))):
-        found, seconds = check(manifest, manifest.parent / name, *arguments)
+    for name, words in (("files", ()), ("model", (*model, "--cache", str(cache)))):
+        found, seconds = check(manifest, manifest.parent / name, *words)
         doubles = [each["image"] for each in found if each["finding"] in DOUBLES]
         row[name] = copies_found(doubles, planted) | seconds
     doubts = [each for each in found if each["finding"] == "doubt"]
@@ -184,21 +191,16 @@ def measure(seed: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser = arguments(__doc__, "data", "weights", "out", quick=False)
     parser.add_argument("--pixels", type=int, default=112)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=results_path("results/planted"))
     options = parser.parse_args()
     rows = []
     for seed in range(options.seeds):
         rows.append(measure(seed, options))
         facts = {"pixels": options.pixels, "weights": options.weights.name}
         content = document("planted faults", rows, **facts, packages=installed("cleanlab"))
-        save(content, options.results)
-    print(options.results)
+        save(content, target(options, "results/planted"))
 
 
 if __name__ == "__main__":

@@ -64,6 +64,13 @@ __all__ = [
 
 KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameters")
 FIT = (sys.executable, "-m", "vit", "fit")
+PLACES = {
+    "data": "folder with train/ and test/, in each a folder per class",
+    "runs": "where the runs are kept",
+    "weights": "file of weights",
+    "photos": "folder of photos",
+    "out": "where everything is kept",
+}
 Rows = list[dict[str, Any]]
 
 
@@ -73,11 +80,17 @@ def work(config: ModelConfig) -> Work:
     return counted(build_empty(config), config.size, config.in_channels)
 
 
-def arguments(doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """The options that every measuring script has."""
+def arguments(
+    doc: str | None, *places: str, rounds: int | None = None, quick: bool = True
+) -> argparse.ArgumentParser:
+    """The options that every measuring script has, and those of PLACES that it needs."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes; writes no file")
+    parser.set_defaults(quick=False)
+    if quick:
+        parser.add_argument("--quick", action="store_true", help="smallest sizes; writes no file")
     parser.add_argument("--results", type=Path, help="where to write instead")
+    for place in places:
+        parser.add_argument(f"--{place}", type=Path, required=True, help=PLACES[place])
     if rounds is not None:
         parser.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
     return parser

@@ -31,9 +31,7 @@ ONE_SEED, NO_SEED = "one seed", "not complete"
 
 def arguments(doc: str | None, steps: int) -> argparse.ArgumentParser:
     """Options of a sweep; those after -- go to every run."""
-    parser = measuring(doc)
-    parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/")
-    parser.add_argument("--runs", type=Path, required=True, help="where the runs are kept")
+    parser = measuring(doc, "data", "runs")
     parser.add_argument("--steps", type=int, default=steps, help=f"default {steps}")
     parser.add_argument("--seeds", type=int, default=3, help="default 3")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

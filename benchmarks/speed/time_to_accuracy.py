@@ -32,7 +32,7 @@ import os
 import shutil
 import statistics
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import asdict
 from datetime import date, timedelta
 from importlib.metadata import version
@@ -43,6 +43,7 @@ import torch
 
 from benchmarks.lib.harness import (
     Rows,
+    arguments,
     commit,
     finished,
     hardware,
@@ -51,9 +52,9 @@ from benchmarks.lib.harness import (
     run_fit,
     run_once,
     save,
+    target,
     versions,
 )
-from benchmarks.lib.pages import results_path
 from benchmarks.speed.time_peers import RECIPE, Job
 
 ARMS = {
@@ -111,23 +112,20 @@ def row(arm: str, summaries: Rows) -> dict[str, Any]:
     }
 
 
-def parsed(args: list[str]) -> Namespace:
+def parsed(words: list[str]) -> Namespace:
     """The command line."""
-    at = args.index("--") if "--" in args else len(args)
-    parser = ArgumentParser("time_to_accuracy.py", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument(
-        "--data.root", dest="root", type=Path, required=True, help="folder with train/ and test/"
-    )
-    parser.add_argument("--seconds", type=int, default=600, help="of training (default 600)")
-    parser.add_argument("--seeds", type=int, default=3, help="default 3")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--runs", type=Path, default=Path("runs/time_to_accuracy"))
-    parser.add_argument("--results", type=Path)
-    options = parser.parse_args(args[:at])
-    options.rest = args[at + 1 :]
+    parser = arguments(__doc__, quick=False)
+    add = parser.add_argument
+    add("--data.root", dest="root", type=Path, required=True, help="folder with train/ and test/")
+    add("--seconds", type=int, default=600, help="of training (default 600)")
+    add("--seeds", type=int, default=3, help="default 3")
+    add("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--runs", type=Path, default=Path("runs/time_to_accuracy"))
+    add("rest", nargs="*", help="after --: options of vit fit")
+    options = parser.parse_args(words)
     kind = "cpu" if options.device == "cpu" else "gpu"
-    options.results = options.results or results_path(f"results/time_to_accuracy_{kind}")
+    options.results = target(options, f"results/time_to_accuracy_{kind}")
     return options
 
 

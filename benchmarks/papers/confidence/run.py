@@ -12,7 +12,6 @@ exchangeable images that count is beta-binomial. 2,000 splits show how often it 
 Finished runs are reused.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,15 @@ import torch
 from scipy.stats import betabinom
 
 import vit
-from benchmarks.lib.harness import document, portable, results_path, run_fit, save, write_manifest
+from benchmarks.lib.harness import (
+    arguments,
+    document,
+    portable,
+    run_fit,
+    save,
+    target,
+    write_manifest,
+)
 from vit.confidence import cut, set_scores
 from vit.data.settings import Loading
 from vit.extensions.evaluation.features import Extractor
@@ -140,20 +147,17 @@ def row(run: Path, manifest: Path, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--runs", type=Path, required=True)
+    parser = arguments(__doc__, "data", "runs", quick=False)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--results", type=Path, default=results_path("papers/confidence/results"))
     options, rows = parser.parse_args(), []
     for seed in options.seeds:
         run, manifest = options.runs / f"seed_{seed}", options.runs / f"images_{seed}.csv"
         draw_images(options.data, seed, manifest)
-        arguments = [*SETTINGS, "--data.root", str(manifest), "--seed_everything", str(seed)]
-        rows.append(row(run, manifest, run_fit(arguments, run)))
+        words = [*SETTINGS, "--data.root", str(manifest), "--seed_everything", str(seed)]
+        rows.append(row(run, manifest, run_fit(words, run)))
         facts = {"images": {name: 10 * count for name, count in PER_CLASS.items()}}
-        save(document("temperature and sets", rows, **facts, splits=SPLITS), options.results)
-    print(options.results)
+        content = document("temperature and sets", rows, **facts, splits=SPLITS)
+        save(content, target(options, "papers/confidence/results"))
 
 
 if __name__ == "__main__":

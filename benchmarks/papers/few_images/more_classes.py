@@ -1,6 +1,6 @@
 """Two classes more for a trained head: accuracy on the old and the new classes, and CPU seconds.
 
-    python -m benchmarks.papers.few_images.more_classes --data cifar10/ --weights FILE --cache DIR
+    python -m benchmarks.papers.few_images.more_classes --data cifar10/ --weights FILE --out DIR
 
 For each seed, two classes of CIFAR-10 (JPEG) are the new ones. As in `vit fit -c probe`, a head is
 fitted to the features of 100 images of each of the other eight; then ten classes are asked for,
@@ -10,7 +10,6 @@ that head, or fitted as a whole. All are scored on the same 2,000 test images.
 Features are kept in DIR.
 """
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from torch import Tensor, nn
 
 import vit
 from benchmarks.lib.harness import (
-    hardware,
+    arguments,
+    document,
     mean_and_std,
-    results_path,
     save,
-    versions,
+    target,
     write_manifest,
 )
 from vit.data.settings import Loading, Splitting
@@ -34,7 +33,6 @@ from vit.logistic import FittedHead, fit_head, set_head
 from vit.preprocessing import Preprocess
 from vit.training.callbacks.linear_probe import WIDE_STRENGTHS, extend_head
 
-FILE = results_path("papers/few_images/more_classes")
 PIXELS, DRAWN_FROM, OLD, NEW, TEST, SEEDS = 112, 600, 100, 20, 200, (0, 1, 2)
 """Side of an image; training images per class to draw from, of the old head and of the new classes;
 test images per class."""
@@ -109,12 +107,8 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--weights", required=True)
-    parser.add_argument("--cache", type=Path, required=True)
-    options = parser.parse_args()
-    sets = features(options.data, options.weights, options.cache)
+    options = arguments(__doc__, "data", "weights", "out", quick=False).parse_args()
+    sets = features(options.data, str(options.weights), options.out)
     rows: list[dict[str, Any]] = []
     for count in (NEW, OLD):
         found = [measure(seed, count, sets) for seed in SEEDS]
@@ -123,8 +117,8 @@ def main() -> None:
             values = {name: mean_and_std([one[name] for one in each]) for name in each[0]}
             rows.append({"arm": arm, "old_images": count, "n": len(SEEDS), **values})
         facts = {"pixels": PIXELS, "new_images": NEW, "test_images": 10 * TEST, "head_images": OLD}
-        save(facts | {"rows": rows, "hardware": hardware(), "versions": versions()}, FILE)
-    print(FILE)
+        content = document("more classes", rows, **facts)
+        save(content, target(options, "papers/few_images/more_classes"))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ of training, one thread of a shared {hardware[cpu]}.
 """
 PARTS = ("old", "new", "all")
 MORE = """\
-    python -m benchmarks.papers.few_images.more_classes --data cifar10/ --weights FILE --cache DIR
+    python -m benchmarks.papers.few_images.more_classes --data cifar10/ --weights FILE --out DIR
 
 CIFAR-10 (JPEG) at {pixels} pixels, the same weights, frozen: a head for eight classes, fitted to
 {head_images} images of each, then two more classes with {new_images} images of each. Mean and

@@ -26,7 +26,6 @@ Needs `pip install timm transformers accelerate lightly-train`, or a part of the
 Adds to peers.json.
 """
 
-import argparse
 import copy
 import csv
 import itertools
@@ -51,7 +50,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchvision import transforms
 
-from benchmarks.lib.harness import results_path, save
+from benchmarks.lib.harness import arguments, results_path, save
 
 TRIAL_STEPS = 12
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -311,13 +310,11 @@ PEERS: dict[str, tuple[str, str, Callable[[Task], Trained]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--weights", required=True)
-    parser.add_argument("--runs", type=Path, required=True)
+    parser = arguments(__doc__, "weights", "runs", quick=False)
     parser.add_argument("--cell", default="20:0", metavar="N:SEED")
     parser.add_argument("--pixels", type=int, default=56)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--results", type=Path, default=results_path("papers/few_images/peers"))
+    parser.set_defaults(results=results_path("papers/few_images/peers"))
     options = parser.parse_args()
     cell = options.cell.replace(":", "_")
     manifest = options.runs / f"images_{cell}.csv"
@@ -325,7 +322,7 @@ def main() -> None:
     classes, budget = ours["classes"], ours["train_cpu_seconds"]
     train = rows_of(manifest, "train", classes)
     test = Images(rows_of(manifest, "test", classes), evaluation(options.pixels))
-    task = Task(options.weights, train, test, classes, options.pixels, budget)
+    task = Task(str(options.weights), train, test, classes, options.pixels, budget)
     for name in options.peers:
         package, settings, train_peer = PEERS[name]
         torch.manual_seed(0)

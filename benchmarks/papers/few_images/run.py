@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.harness import (
+    arguments,
     finished,
     mean_and_std,
     portable,
-    results_path,
     run_fit,
     save,
+    target,
     write_manifest,
 )
 
@@ -81,11 +82,11 @@ def paired(first: list[dict[str, bool]], second: list[dict[str, bool]]) -> dict[
 def train(arm: str, manifest: Path, options: argparse.Namespace, folder: Path) -> None:
     """One run, made where it is not there yet."""
     seed = folder.name.rpartition("_")[2]
-    arguments = [*ARMS[arm], "--data.root", str(manifest), "--seed_everything", seed]
+    words = [*ARMS[arm], "--data.root", str(manifest), "--seed_everything", seed]
     if arm != "random":
-        arguments += ["--model.pretrained", str(options.weights)]
-    arguments += ["--data.image_size", str(options.pixels), "--data.loading.num_workers", "0"]
-    run_fit(arguments, folder)
+        words += ["--model.pretrained", str(options.weights)]
+    words += ["--data.image_size", str(options.pixels), "--data.loading.num_workers", "0"]
+    run_fit(words, folder)
     for name in ("checkpoints", "model"):  # some 400 MB
         shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -129,14 +130,10 @@ def document(runs: Path, pixels: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--weights", required=True)
-    parser.add_argument("--runs", type=Path, required=True)
+    parser = arguments(__doc__, "data", "weights", "runs", quick=False)
     parser.add_argument("--pixels", type=int, default=56)
     parser.add_argument("--cells", nargs="+", default=CELLS, metavar="N:SEED")
     parser.add_argument("--arms", nargs="+", default=["probe", "finetune"], choices=ARMS)
-    parser.add_argument("--results", type=Path, default=results_path("papers/few_images/results"))
     options = parser.parse_args()
     for cell in options.cells:
         images, seed = map(int, cell.split(":"))
@@ -144,8 +141,8 @@ def main() -> None:
         draw_images(options.data, images, seed, manifest)
         for arm in options.arms:
             train(arm, manifest, options, options.runs / f"{arm}_{images}_{seed}")
-            save(document(options.runs, options.pixels), options.results)
-    print(options.results)
+            content = document(options.runs, options.pixels)
+            save(content, target(options, "papers/few_images/results"))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ from typing import Any
 from benchmarks.lib.harness import (
     KEPT,
     Rows,
+    arguments,
     mean_and_std,
     portable,
-    results_path,
     run_fit,
     save,
     seeds_row,
+    target,
     write_manifest,
 )
 
@@ -54,24 +55,24 @@ def write_subset(data: Path, percent: float, manifest: Path) -> int:
 
 def pretrain(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The entry of the pre-training run in the results."""
-    arguments = ["-c", "pretrain/masked_patches_cifar10", "--data.root", str(options.data)]
-    arguments += ["--trainer.max_epochs", "-1", "--final_split", "val"]
-    arguments += ["--trainer.max_steps", str(options.pretrain_steps), *options.rest]
-    summary = run_fit(arguments, folder)
+    words = ["-c", "pretrain/masked_patches_cifar10", "--data.root", str(options.data)]
+    words += ["--trainer.max_epochs", "-1", "--final_split", "val"]
+    words += ["--trainer.max_steps", str(options.pretrain_steps), *options.rest]
+    summary = run_fit(words, folder)
     entry = {name: summary[name] for name in ("images", "metrics", *KEPT)}
     return {"command": portable(summary["command"]), **entry}
 
 
 def finetune(options: argparse.Namespace, manifest: Path, start: str, seed: int) -> dict[str, Any]:
     """The summary of one run on the labels of a manifest."""
-    arguments = ["-c", "cifar10/masked_patches", "--data.root", str(manifest)]
-    arguments += ["--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"]
-    arguments += ["--trainer.max_steps", str(options.finetune_steps)]
-    arguments += ["--seed_everything", str(seed), *options.rest]
+    words = ["-c", "cifar10/masked_patches", "--data.root", str(manifest)]
+    words += ["--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"]
+    words += ["--trainer.max_steps", str(options.finetune_steps)]
+    words += ["--seed_everything", str(seed), *options.rest]
     if start == "pre-trained":
-        arguments += ["--model.pretrained", str(options.runs / "pretrained")]
+        words += ["--model.pretrained", str(options.runs / "pretrained")]
     name = start.replace(" ", "_")
-    return run_fit(arguments, options.runs / manifest.stem / name / f"seed-{seed}")
+    return run_fit(words, options.runs / manifest.stem / name / f"seed-{seed}")
 
 
 def row(label: str, summaries: Rows) -> dict[str, Any]:
@@ -107,26 +108,20 @@ def main(args: list[str]) -> dict[str, Any]:
         }
         margins = [margin(p, {start: rows[p, start] for start in STARTS}) for p in manifests]
         document = {"pretraining": pretraining, "margins": margins, "rows": [*rows.values()]}
-        save(document, options.results)
+        save(document, target(options, "papers/masked_patches/results"))
     return document
 
 
-def parsed(args: list[str]) -> argparse.Namespace:
+def parsed(words: list[str]) -> argparse.Namespace:
     """The command line."""
-    at = args.index("--") if "--" in args else len(args)
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/")
+    parser = arguments(__doc__, "data", quick=False)
     parser.add_argument("--runs", type=Path, default=Path("runs/masked_patches"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--percent", type=float, nargs="+", default=[1, 10], help="of the labels")
     parser.add_argument("--pretrain-steps", type=int, default=2300, help="each with 128 images")
     parser.add_argument("--finetune-steps", type=int, default=300, help="each with 128 images")
-    parser.add_argument(
-        "--results", type=Path, default=results_path("papers/masked_patches/results")
-    )
-    options = parser.parse_args(args[:at])
-    options.rest = args[at + 1 :]
-    return options
+    parser.add_argument("rest", nargs="*", help="after --: options of every `vit fit`")
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

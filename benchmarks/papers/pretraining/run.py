@@ -294,9 +294,7 @@ def turns(rows: Rows, quick: bool) -> Iterator[tuple[int, str]]:
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
-    parser = arguments(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/")
-    parser.add_argument("--runs", type=Path, required=True, help="where the runs are kept")
+    parser = arguments(__doc__, "data", "runs")
     parser.add_argument("--device", choices=tuple(SETTINGS), default="cpu")
     options = parser.parse_args(words)
     setting = QUICK if options.quick else SETTINGS[options.device]

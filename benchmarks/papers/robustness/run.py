@@ -7,7 +7,6 @@ the recipe cifar10, 500 test images, seed 0. Interrupted, the same command goes 
 writes the picture of docs/robustness.md.
 """
 
-import argparse
 import io
 import json
 import resource
@@ -21,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_image
 
-from benchmarks.lib.harness import ROOT, document, publish, run_fit
+from benchmarks.lib.harness import ROOT, arguments, document, publish, run_fit
 from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS, corrupt
 
 SHEET = ROOT / "docs" / "images" / "robustness.jpg"
@@ -68,12 +67,7 @@ def scored(run: Path, data: Path, limit: int, *options: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="2 steps, 4 images; writes no file")
-    parser.add_argument("--results", type=Path, help="where to write instead")
-    options = parser.parse_args()
+    options = arguments(__doc__, "data", "out").parse_args()
     fit = ["-c", "cifar10", "--data.root", str(options.data), "--seed_everything=0"]
     fit += [f"--trainer.max_steps={2 if options.quick else 250}", "--trainer.accelerator=cpu"]
     summary = run_fit(fit, options.out / "run")

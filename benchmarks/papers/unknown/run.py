@@ -21,7 +21,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import vit
-from benchmarks.lib.harness import document, results_path, run_fit, save, write_manifest
+from benchmarks.lib.harness import (
+    arguments,
+    document,
+    publish,
+    run_fit,
+    write_manifest,
+)
 from vit.confidence import cut
 from vit.console import Meter
 from vit.extensions.trust.rejection import choose
@@ -82,9 +88,9 @@ def small_vit(options: argparse.Namespace, known: Tensor, seed: int) -> Any:
         rows += [(path, images[0].parent.name, "val") for path in images[PER_CLASS["val"]]]
     manifest = options.runs / f"known_{seed}.csv"
     write_manifest(rows, manifest)
-    arguments = ["-c", "cifar10", "--data.root", str(manifest), "--epochs", str(EPOCHS)]
-    arguments += ["--seed_everything", str(seed), "--data.loading.num_workers", "0"]
-    run_fit(arguments, options.runs / f"small_{seed}")
+    words = ["-c", "cifar10", "--data.root", str(manifest), "--epochs", str(EPOCHS)]
+    words += ["--seed_everything", str(seed), "--data.loading.num_workers", "0"]
+    run_fit(words, options.runs / f"small_{seed}")
     return vit.load(options.runs / f"small_{seed}").model
 
 
@@ -139,12 +145,9 @@ def area(scores: Tensor, unknown: Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    for name in ("--data", "--photos", "--runs"):
-        parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--weights", required=True)
-    options = parser.parse_args()
-    encoder: Any = load_pretrained(options.weights, image_size=112)[0].eval()
+    places = ("data", "weights", "photos", "runs")
+    options = arguments(__doc__, *places, quick=False).parse_args()
+    encoder: Any = load_pretrained(str(options.weights), image_size=112)[0].eval()
     frozen = every_feature(encoder, options, "frozen")
     rows = []
     for seed in SEEDS:
@@ -165,8 +168,7 @@ def main() -> None:
             )
             print(rows[-1])
     facts = {"share": SHARE, "per_class": {k: v.stop - v.start for k, v in PER_CLASS.items()}}
-    save(document("unknown classes", rows, **facts), results_path("papers/unknown/results"))
-    print(results_path("papers/unknown/results"))
+    publish(document("unknown classes", rows, **facts), options, "papers/unknown/results")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ score of VTAB. Interrupted, the same command goes on. Fixed before the first run
 images at the protocol's rate of 0.01, 3 seeds.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Iterable
@@ -20,10 +19,9 @@ import torch
 from PIL import Image
 
 import vit
-from benchmarks.lib.harness import results_path, save
+from benchmarks.lib.harness import arguments, document, publish
 from vit.cli.main import main as run_vit
 from vit.extensions.transfer.vtab import TASKS
-from vit.hardware import hardware, versions
 from vit.preprocessing import Preprocess
 from vit.weights.native import save_native
 
@@ -57,10 +55,7 @@ def save_model(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="two tasks, 2 steps, no results file")
-    options = parser.parse_args()
+    options = arguments(__doc__, "out").parse_args()
     if not (options.out / "model").exists():
         draw(options.out / "vtab", ("svhn", "kitti") if options.quick else TASKS)
         save_model(options.out / "model")
@@ -80,17 +75,14 @@ def main() -> None:
         {key: row[key] for key in ("data", "mean", "std", "n", "scores", "images", "steps", "lr")}
         for row in result["rows"]
     ]
-    content = {
-        "rows": rows,
+    facts = {
         "vtab": result["vtab"],
         "image_size": SIDE,
         "batch_size": 32,
         "seconds_of_last_call": round(time.perf_counter() - start, 1),
         "train_cpu_seconds": round(sum(row["cpu_seconds"] for row in result["rows"]), 1),
-        "versions": versions(),
-        "hardware": hardware(),
     }
-    save(content, results_path("papers/vtab/results"))
+    publish(document("vit transfer", rows, **facts), options, "papers/vtab/results")
 
 
 if __name__ == "__main__":
