@@ -1,11 +1,9 @@
-"""What is added to the core, as strings: a row is "module:object", imported on use.
+"""Tables of the parts that extensions add: a row is "module:object", which is imported on use.
 
-An installed package adds rows of its own by entry points, whose names are TABLE.NAME:
+An installed package adds rows by entry points, whose names are TABLE.NAME:
 
     [project.entry-points."vit.extensions"]
     "sources.npz" = "vit_npz:NpzFolder"
-
-Readable without torch.
 """
 
 from functools import cache
@@ -172,7 +170,7 @@ HELP = {
 
 
 def rows(table: str) -> dict[str, str]:
-    """Name -> "module:object", installed packages last. UserError for a name twice."""
+    """Name -> "module:object", installed packages last. UserError for a duplicate name."""
     named = dict(TABLES[table])
     for name, entry in installed(table):
         if name in named:
@@ -185,7 +183,7 @@ def rows(table: str) -> dict[str, str]:
 
 
 def lines(table: str) -> dict[str, str]:
-    """Name -> its line in the help: ours, or the summary of the package that adds it."""
+    """Name -> its line in the help; for an installed package, the package's summary."""
     texts = {name: HELP[table].get(name, "") for name in rows(table)}
     for name, entry in installed(table):
         if entry.dist is not None:
@@ -195,7 +193,7 @@ def lines(table: str) -> dict[str, str]:
 
 @cache
 def installed(table: str) -> list[tuple[str, EntryPoint]]:
-    """Names and entry points of installed packages. UserError for one that is of no table."""
+    """Names and entry points of installed packages. UserError for an unknown table."""
     entries = sorted(entry_points(group=GROUP))
     for e in entries:
         if e.name.partition(".")[0] not in TABLES:
@@ -208,7 +206,7 @@ class NotInstalled(UserError):
 
 
 def made(row: str, kind: type[Kind]) -> Kind:
-    """An object of the class that a row names. UserError for one that is no whole `kind`."""
+    """An instance of the class of a row. UserError unless it is a `kind` with all methods."""
     entry = resolve(row)
     if isclass(entry) and issubclass(entry, kind) and not isabstract(entry):
         return entry()
@@ -216,7 +214,7 @@ def made(row: str, kind: type[Kind]) -> Kind:
 
 
 def resolve(row: str) -> Any:
-    """The object that a row names. NotInstalled without its module, UserError without it there."""
+    """The object of a row. NotInstalled without its module, UserError if the module lacks it."""
     module, _, name = row.partition(":")
     try:
         return getattr(import_module(module), name)
