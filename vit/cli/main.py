@@ -23,10 +23,10 @@ ALIASES = {"train": "fit"}
 
 EXAMPLES = """\
 examples:
-  vit fit -c quickstart                           train on handwritten digits, under two minutes
-  vit fit --data my_photos/                       your pictures: one folder per class
-  vit classify runs/my_photos-finetune photo.jpg  top five classes with probabilities
-  vit test runs/my_photos-finetune                evaluate it on the held-out test images
+  vit fit -c quickstart                           train on handwritten digits, in under two minutes
+  vit fit --data my_photos/                       fine-tune on your pictures: a folder per class
+  vit classify runs/my_photos-finetune photo.jpg  print the top five classes with probabilities
+  vit test runs/my_photos-finetune                evaluate the run on its held-out test images
 
 `vit COMMAND --help` shows the options of a command."""
 
