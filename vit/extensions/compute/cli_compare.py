@@ -42,18 +42,18 @@ def parser() -> OneLineParser:
     add("--classes", type=whole_number, metavar="K", help="outputs of the head (default: 1000)")
     add("--precision", choices=("bf16", "fp32"), help="of training: bf16 (mixed; default) or fp32")
     add("--memory", type=number, metavar="GIB",
-        help="memory for the largest batch (default: that of --device)")
+        help="for the largest batch (default: that of --device)")
     add("--devices", nargs="+", type=whole_number, metavar="N", default=[],
-        help="number that train together, for the memory of one; several are compared")
+        help="number of them, for the memory of one; several compare")
     add("--strategy", choices=STRATEGIES, help="how devices share the work (default: both)")
-    add("--ema", action="store_true", help="with a moving average of the weights on the devices")
+    add("--ema", action="store_true", help="with a moving average of the weights")
     add = command.add_argument_group("whole trainings").add_argument
     add("--recipe", metavar="NAME",
         help="jft (the paper's Table 6), a recipe of `vit fit`, or a file")
     add("--images", type=number, metavar="N", help="training images per epoch")
     add("--epochs", type=number, metavar="N", help="epochs in place of the recipe's")
     add("--processes", type=whole_number, metavar="N",
-        help="processes that share the batch, if the recipe's length is in steps (default: 1)")
+        help="processes that share a recipe's batch (default: 1)")
     add("--device", type=str.lower, choices=DEVICES, metavar="NAME",
         help="accelerator for days, price and memory (listed below)")
     add("--utilisation", type=share, metavar="SHARE",
