@@ -1,11 +1,9 @@
-"""What is added to the core, as strings: a row is "module:object", imported on use.
+"""Tables of the parts that extensions add: a row is "module:object", which is imported on use.
 
-An installed package adds rows of its own by entry points, whose names are TABLE.NAME:
+An installed package adds rows by entry points, whose names are TABLE.NAME:
 
     [project.entry-points."vit.extensions"]
     "sources.npz" = "vit_npz:NpzFolder"
-
-Readable without torch.
 """
 
 from functools import cache
@@ -139,40 +137,41 @@ HELP = {
         "test": "evaluate a run on its test images",
         "predict": "write predictions for a split to CSV",
         "transfer": "fine-tune on several data sets as the paper does",
-        "selftrain": "learn unlabelled images by a teacher's answers",
-        "fewshot": "accuracy of frozen features with a few images per class",
-        "knn": "k-nearest-neighbour accuracy of frozen features",
-        "probe": "accuracy of logistic regression on frozen features",
+        "selftrain": "train on unlabelled images with labels from a teacher",
+        "fewshot": "evaluate frozen features with a few images per class",
+        "knn": "evaluate frozen features by nearest neighbours",
+        "probe": "evaluate frozen features by logistic regression",
         "imagenet": "evaluate a model on ImageNet val, ReaL, V2, A and R",
-        "robustness": "errors of a model on corrupted pictures",
+        "robustness": "evaluate a model on corrupted pictures",
         "classify": "classify images with a trained model",
-        "trust": "choose how a run tells images of none of its classes",
-        "report": "make the report of a finished run again",
-        "inspect": "attention, rollout, Grad-CAM and filters of a model",
-        "data": "check a data set: bad files, copies, leaks; index shards",
+        "trust": "choose the score by which a run detects unknown images",
+        "report": "rebuild the report of a finished run",
+        "inspect": "draw attention, rollout, Grad-CAM and filters of a model",
+        "data": "check a data set for bad files, copies and leaks; pack shards",
         "runs": "list runs with their scores",
         "recipes": "list the shipped recipes",
         "models": "list architectures and published weights",
-        "compare": "operations, memory and training cost of models",
-        "bench": "images per second, and the share of this machine's peak",
+        "compare": "compare operations, memory and training cost of models",
+        "bench": "measure images per second, and the share of this machine's peak",
         "export": "write a model for ONNX Runtime, OpenVINO or torch.export",
-        "download": "fetch published weights",
+        "download": "download published weights",
         "convert": "convert weights between formats, or compare two files",
-        "doctor": "check this installation, as text for a report of a fault",
+        "doctor": "check this installation; prints text for a bug report",
     },
-    "subjects": {"with": "of `vit export`, .onnx or .xml: its logits are scored, not the run's"},
+    "subjects": {
+        "with": "a file of `vit export` (.onnx, .xml) to evaluate in place of the run's weights"
+    },
     "answers": {
-        "coverage": "a set with the true class this often: 0.9",
-        "unknown": "none of these outside this share of val: 0.95",
-        "confidence": "classes in a tree: answer with the deepest node whose probability is above "
-        "P",
+        "coverage": "add a set that holds the true class with probability P, such as 0.9",
+        "unknown": "report 'none of these' for images unlike a share P of val, such as 0.95",
+        "confidence": "in a tree of classes, answer with the deepest node of probability above P",
     },
 }
 """Table -> name -> its line in the help."""
 
 
 def rows(table: str) -> dict[str, str]:
-    """Name -> "module:object", installed packages last. UserError for a name twice."""
+    """Name -> "module:object", installed packages last. UserError for a duplicate name."""
     named = dict(TABLES[table])
     for name, entry in installed(table):
         if name in named:
@@ -185,7 +184,7 @@ def rows(table: str) -> dict[str, str]:
 
 
 def lines(table: str) -> dict[str, str]:
-    """Name -> its line in the help: ours, or the summary of the package that adds it."""
+    """Name -> its line in the help; for an installed package, the package's summary."""
     texts = {name: HELP[table].get(name, "") for name in rows(table)}
     for name, entry in installed(table):
         if entry.dist is not None:
@@ -195,7 +194,7 @@ def lines(table: str) -> dict[str, str]:
 
 @cache
 def installed(table: str) -> list[tuple[str, EntryPoint]]:
-    """Names and entry points of installed packages. UserError for one that is of no table."""
+    """Names and entry points of installed packages. UserError for an unknown table."""
     entries = sorted(entry_points(group=GROUP))
     for e in entries:
         if e.name.partition(".")[0] not in TABLES:
@@ -208,7 +207,7 @@ class NotInstalled(UserError):
 
 
 def made(row: str, kind: type[Kind]) -> Kind:
-    """An object of the class that a row names. UserError for one that is no whole `kind`."""
+    """An instance of the class of a row. UserError unless it is a `kind` with all methods."""
     entry = resolve(row)
     if isclass(entry) and issubclass(entry, kind) and not isabstract(entry):
         return entry()
@@ -216,7 +215,7 @@ def made(row: str, kind: type[Kind]) -> Kind:
 
 
 def resolve(row: str) -> Any:
-    """The object that a row names. NotInstalled without its module, UserError without it there."""
+    """The object of a row. NotInstalled without its module, UserError if the module lacks it."""
     module, _, name = row.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -69,7 +69,7 @@ def models() -> Iterator[tuple[str, Any]]:
         torch.manual_seed(seed)
         model: Any = vit.create_model(name, **options)
         randomise(model)
-        preprocess = Preprocess.for_model(model.config)
+        preprocess = Preprocess.for_model(model.config.size, model.config.in_channels)
         if model.config.num_classes:
             names = [f"class {i}" for i in range(CLASSES)]
             yield f"{kind}, {name}", vit.Classifier(model, names, preprocess, multilabel=several)

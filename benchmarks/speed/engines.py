@@ -72,7 +72,7 @@ class Network:
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         self.config = configuration(name)
-        self.preprocess = Preprocess.for_model(self.config)
+        self.preprocess = Preprocess.for_model(self.config.size, self.config.in_channels)
         self.model = fill(BUILDERS["vit"](self.config, Setting("vit", ""))).eval()
         self.folder, self.threads = folder, threads
         self.drawn = drawn(self.preprocess)

@@ -11,10 +11,10 @@ from vit.runs.records import list_runs
 
 def run(args: list[str]) -> int:
     """Prints directory, score, date and state of every run."""
-    parser = OneLineParser(
-        prog="vit runs", description="Lists runs, the last changed one first.", epilog=""
+    parser = OneLineParser(prog="vit runs", description="Lists runs, the last changed one first.")
+    parser.add_argument(
+        "folder", nargs="?", default="runs", help="folder to search (default: runs)"
     )
-    parser.add_argument("folder", nargs="?", default="runs", help="default: runs")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     folder = Path(options.folder).expanduser()

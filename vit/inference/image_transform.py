@@ -44,5 +44,6 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
                 "preprocessor_config.json (Hugging Face) beside them, or give mean and std, such "
                 "as vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             )
-        preprocess = Preprocess.from_dict(recorded) if recorded else Preprocess.for_model(config)
+        default = Preprocess.for_model(config.size, config.in_channels)
+        preprocess = Preprocess.from_dict(recorded) if recorded else default
     return ImageTransform(preprocess.changed(**changes))

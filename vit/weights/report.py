@@ -60,7 +60,7 @@ def recorded_preprocess(report: LoadReport, config: ModelConfig) -> Preprocess:
     if report.preprocess is not None:
         return Preprocess.from_dict(report.preprocess)
     note("the file does not say how images are prepared: [-1, 1]")
-    return Preprocess.for_model(config)
+    return Preprocess.for_model(config.size, config.in_channels)
 
 
 def print_report(report: LoadReport) -> None:

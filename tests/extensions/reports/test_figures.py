@@ -21,6 +21,7 @@ from vit.extensions.reports.figures import (
     worst,
 )
 from vit.extensions.reports.intervals import wilson_interval
+from vit.extensions.reports.lettering import columns, shorten
 from vit.extensions.reports.reliability import reliability as curve
 
 
@@ -171,3 +172,9 @@ def test_small_images_stay_crisp_and_keep_their_shape():
 def test_class_names_are_shortened_or_numbered():
     assert legible_name("a" * 40, 3).count("a") == 23
     assert legible_name("\ue000", 3) == "#3"
+
+
+def test_wide_characters_take_two_columns():
+    assert columns("猫cat") == 5
+    assert shorten("猫猫猫猫猫猫", 7) == "猫…猫"
+    assert shorten("a very long class name 017", 12) == "a very…e 017"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Fits a logistic regression to the features of all training images and evaluates it on test, once.
-Its inverse regularisation C is chosen on val, or on a tenth of train. As DINOv2's, in float64.
---kind attentive pools patches by attention, as AIM's; its learning rate is chosen likewise."""
+Its inverse regularisation C is chosen on val, or on a tenth of train. As in DINOv2, in float64.
+--kind attentive pools the patches by attention, as in AIM; its learning rate is chosen likewise."""
 
 
 def run(args: list[str]) -> int:
@@ -61,10 +61,10 @@ def _options(args: list[str]) -> Namespace:
         "--num-c",
         type=int,
         metavar="N",
-        help="values of C, from 1e-6 to 1e5 (default 12: powers of ten; DINOv2 takes 45)",
+        help="number of values of C from 1e-6 to 1e5 (default: 12, powers of ten; DINOv2: 45)",
     )
     kinds = ("logistic", "attentive")
-    text = "attentive holds all patches in memory, in float16 (default logistic)"
+    text = "attentive holds all patches in memory, in float16 (default: logistic)"
     parser.add_argument("--kind", choices=kinds, default="logistic", help=text)
     return parser.parse_args(args)
 

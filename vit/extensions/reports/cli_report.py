@@ -7,8 +7,8 @@ from vit.console import show
 from vit.errors import UserError, did_you_mean_beside
 
 DESCRIPTION = """\
-Makes the report of a finished run again: report.html, its pictures, and what installed packages
-add. `vit fit` of the run makes what has failed or was stopped alone."""
+Rebuilds the report of a finished run: report.html, its pictures, and the additions of installed
+packages. The run's own `vit fit` command rebuilds only what failed or was interrupted."""
 
 
 def run(args: list[str]) -> int:

@@ -16,7 +16,6 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image, ImageOps
 
-from vit.errors import columns, shorten
 from vit.extensions.reports.drawing import (
     LIGHT,
     PIXEL_ART,
@@ -26,7 +25,7 @@ from vit.extensions.reports.drawing import (
     style_axes,
 )
 from vit.extensions.reports.intervals import wilson_interval
-from vit.extensions.reports.lettering import drawable, legible, text_style
+from vit.extensions.reports.lettering import columns, drawable, legible, shorten, text_style
 from vit.extensions.reports.scores import most_confused
 
 if TYPE_CHECKING:

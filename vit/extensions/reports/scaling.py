@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from vit.errors import UserError, shorten
+from vit.errors import UserError
 from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, style_axes
-from vit.extensions.reports.lettering import legible, text_style
+from vit.extensions.reports.lettering import legible, shorten, text_style
 
 FAMILIES = {"ViT": ("o", LIGHT.first), "ResNet": ("s", LIGHT.second), "hybrid": ("D", LIGHT.third)}
 """Marker and colour of the published families; the user's runs are stars."""
