@@ -36,7 +36,7 @@ TABLES: dict[str, dict[str, str]] = {
         "report": "vit.extensions.reports.cli_report:run",
         "inspect": "vit.extensions.inspection.cli_inspect:run",
         "data": "vit.extensions.datacheck.cli_data:run",
-        "runs": "vit.cli.runs:run",
+        "runs": "vit.extensions.reports.cli_runs:run",
         "recipes": "vit.cli.recipes:run",
         "models": "vit.cli.models:run",
         "compare": "vit.extensions.compute.cli_compare:run",

@@ -153,15 +153,6 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
     assert several.status == 0 and "new: 'any', 'red'" in several.err, several.err
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"],
-)
-def test_options_of_steps_are_refused(option: str, vit: Vit, photos: Path) -> None:
-    done = vit("fit", "-c", "probe", "--data.root", photos, option)
-    assert done.status == 2 and f"{option.partition('=')[0]} has no effect" in done.err
-
-
 @pytest.mark.parametrize("layout", ["bare", "huggingface"])
 def test_a_head_of_other_classes_is_fitted_whatever_their_number(
     vit: Vit, photos: Path, layout: str

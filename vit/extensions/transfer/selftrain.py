@@ -23,9 +23,9 @@ from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import note_seen
 from vit.models.zoo import canonical_name
 from vit.recipes import list_recipes
-from vit.runs.directory import read_summary, recorded_options
 from vit.runs.following import same_place
 from vit.runs.options import Options
+from vit.runs.records import read_summary, recorded_options
 from vit.runs.short_names import Words
 from vit.writing import writable, write_json
 

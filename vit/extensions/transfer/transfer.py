@@ -31,10 +31,10 @@ from vit.extensions.transfer.transfer_table import VTAB, Row, Trial, to_json, to
 from vit.extensions.transfer.vtab import task_folders
 from vit.hardware import hardware, versions
 from vit.models.fields import as_size
-from vit.runs.directory import read_summary
 from vit.runs.fit import fit
-from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
+from vit.runs.records import read_summary
+from vit.runs.resuming import differences, listed
 from vit.runs.short_names import Words
 from vit.weights.pretrained import inspect_pretrained
 from vit.weights.weight_file import read_json

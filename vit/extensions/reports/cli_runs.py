@@ -6,7 +6,7 @@ from pathlib import Path
 from vit.cli.arguments import OneLineParser
 from vit.console import show
 from vit.errors import UserError
-from vit.runs.records import list_runs
+from vit.extensions.reports.run_list import list_runs
 
 
 def run(args: list[str]) -> int:
