@@ -71,7 +71,6 @@ OPTIONS = [
     ("--trainer.strategy foo", ["strategy='foo'"]),
     ("--trainer.strategy=ddp_spawn", ["strategy=ddp_spawn", "ddp"]),
     ("--trainer.devices 0", ["devices='0'"]),
-    ("--model.architecture.recompute maybe", ["recompute=maybe must be true or false"]),
     ("--trainer.accelerator=tpu", ["torch_xla"]),
     ("--trainer.limit_train_batches=1.5", ["limit_train_batches", "1.5"]),
     ("--trainer.gradient_clip_val=-1", ["trainer.gradient_clip_val=-1"]),

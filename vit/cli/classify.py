@@ -21,7 +21,7 @@ from vit.tables import lines, resolve, rows
 
 if TYPE_CHECKING:
     from vit.data.sources import PathList
-    from vit.inference.classifier import Asked, Classifier
+    from vit.inference.classifier import Classifier, PredictOptions
 
 EPILOG = """\
 examples:
@@ -40,10 +40,10 @@ def run(args: list[str]) -> int:
     _check(options)
     file = None if options.out is None else _answer_file(options)
     paths = _listed(options, file, arrays=True)  # before the model is loaded
-    from vit.inference.classifier import Asked, load
+    from vit.inference.classifier import PredictOptions, load
 
     numbers = {n: number for n in rows("answers") if (number := getattr(options, n)) is not None}
-    asked = Asked(top=options.top, numbers=numbers)
+    asked = PredictOptions(top=options.top, numbers=numbers)
     engine = {"engine": options.engine, "precision": options.precision}
     classifier = load(options.model, **engine, raw=options.raw)
     asked = asked.of(classifier)
@@ -116,7 +116,7 @@ class AnswerFile(Protocol):
         """The pictures that are asked for, as `pictures` lists them. UserError as by it."""
         ...
 
-    def write(self, classifier: "Classifier", paths: "PathList", asked: "Asked") -> None:
+    def write(self, classifier: "Classifier", paths: "PathList", asked: "PredictOptions") -> None:
         """Adds the answers that the file does not have, and prints how many."""
         ...
 
@@ -138,7 +138,10 @@ def _listed(options: argparse.Namespace, file: AnswerFile | None, *, arrays: boo
 
 
 def _print(
-    classifier: "Classifier", paths: "PathList", asked: "Asked", options: argparse.Namespace
+    classifier: "Classifier",
+    paths: "PathList",
+    asked: "PredictOptions",
+    options: argparse.Namespace,
 ) -> None:
     """UserError for an unreadable picture, after the answers before it."""
     from vit.data.decode import ImageError
@@ -167,7 +170,7 @@ def _print(
         say(f"{len(paths) - len(answered)} of {len(paths)} pictures were skipped")
 
 
-def _print_row(row: dict[str, Any], asked: "Asked") -> None:
+def _print_row(row: dict[str, Any], asked: "PredictOptions") -> None:
     show(row["image"])
     for answer in asked.answers.values():
         if (line := answer.line(row)) is not None:

@@ -22,7 +22,9 @@ from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
 from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
-from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
+from vit.training.callbacks.by_size import FineTuneBySize
+from vit.training.callbacks.progress import RunProgress
+from vit.training.callbacks.stopping import StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from vit.weights.names import record_of

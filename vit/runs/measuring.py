@@ -14,7 +14,7 @@ from torch import Tensor
 from vit.confidence import TRUST, cut, energy, fit_temperature, set_scores
 from vit.console import is_first_process, note, say
 from vit.data.module import ImageData
-from vit.training.callbacks import LinearProbe
+from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.counted_data import logits_of
 from vit.training.parts import Dividing, from_all_processes
 from vit.weights.sealed import write_sealed

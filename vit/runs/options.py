@@ -44,7 +44,7 @@ from vit.runs.trainer import (
     with_logger,
 )
 from vit.tables import resolve, rows
-from vit.training.callbacks import Patience
+from vit.training.callbacks.stopping import Patience
 from vit.training.network_training import ADAMW, NetworkTraining, build_optimizer
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.identity import identity

@@ -86,7 +86,7 @@ def score(
     """
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
     collect, callbacks = CollectPredictions(cuts or {}, tree), trainer.callbacks
-    data.evaluation_split = model.evaluation_split = split
+    data.evaluation_split = split
     try:
         trainer.callbacks = [*callbacks, collect] if data.labelled else callbacks
         trainer.test(model, datamodule=data, verbose=False)
