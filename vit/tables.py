@@ -53,6 +53,8 @@ TABLES: dict[str, dict[str, str]] = {
         "mae": "vit.extensions.pretraining.masked_autoencoder:MaskedAutoencoder",
         "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
     },
+    # Field of vit.facts.Facts, if it is set -> vit.training.metrics.EvaluationMetrics.
+    "scores": {"multilabel": "vit.extensions.multilabel.scores:MultilabelMetrics"},
     # Words, one of which is in a root or in the name of a file there -> vit.data.roots.Source.
     "sources": {
         "train800val200.txt": "vit.extensions.transfer.vtab_source:VtabTask",

@@ -35,7 +35,8 @@ from benchmarks.lib.harness import Rows, arguments, document, publish, ratio
 from vit.extensions.recipes.ema import EMA
 from vit.extensions.recipes.foreach import LAMB, SGDW
 from vit.training.image_classifier import ImageClassifier
-from vit.training.optimizers import MuonWithAdamW, muon
+from vit.training.optimizers import muon
+from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.parts import full, local
 
 STEPS, BATCH, CLASSES = 20, 16, 5

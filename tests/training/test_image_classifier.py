@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor.config as inductor
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -121,13 +120,10 @@ def test_a_classifier_without_labels_is_refused() -> None:
         Unlabelled()
 
 
-def test_a_network_or_a_name_in_the_wrong_place_is_one_short_line() -> None:
+def test_a_network_in_the_place_of_a_name_is_one_short_line() -> None:
     network: Any = nn.Linear(2, 2)
-    with pytest.raises(UserError, match=r"the name of a model is text, .* not of type Linear$"):
+    with pytest.raises(UserError, match=r"not of type Linear$"):
         ImageClassifier(network)
-    fields: Any = "vit_ti16"
-    with pytest.raises(UserError, match=r"architecture='vit_ti16' is not a mapping .* name="):
-        ImageClassifier(architecture=fields)
 
 
 def test_compile_compiles_in_place_and_keeps_the_keys(
@@ -150,13 +146,6 @@ def test_compile_compiles_in_place_and_keeps_the_keys(
     assert set(keys) == {f"model.{key}" for key in make_model().model.state_dict()}
     make_trainer(max_epochs=1).fit(make_model(), data)
     assert len(calls) == 5 + 2 + 1
-
-
-def test_without_a_compiler_one_line_says_so(make_data, make_model, make_trainer) -> None:
-    with inductor.patch({"cpp.cxx": ("no-such-compiler",)}):
-        with pytest.raises(UserError, match=r"needs a C\+\+ compiler"):
-            make_trainer(max_epochs=1).fit(make_model(compile=True), make_data())
-        make_trainer(max_steps=1).fit(make_model(), make_data())
 
 
 def test_a_checkpoint_says_what_it_is_in_plain_types(
@@ -205,7 +194,7 @@ def test_a_checkpoint_gives_its_classifier_back(
     assert (again.classes, again.layer_decay) == (loaded.classes, 0.5)
     assert again.preprocess == loaded.preprocess == data.preprocess
     assert (again.multilabel, again.monitor) == (several, "val/map" if several else "val/acc1")
-    assert again.test_metrics.thresholds == ([0.1, 0.2, 0.3] if several else None)
+    assert again.test_metrics.chosen() == ({"thresholds": [0.1, 0.2, 0.3]} if several else {})
     if not several:
         make_trainer(max_steps=1).fit(again, data)
 

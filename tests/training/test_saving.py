@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from tests.killing import killed_at
 from vit.extensions.recipes.ema import EMA
-from vit.training.callbacks import StopTogether
+from vit.training.callbacks.stopping import StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from vit.weights.archives import check_archive
@@ -112,14 +112,14 @@ def test_a_run_that_was_moved_keeps_its_best_score(
     if not copied:
         shutil.rmtree(old)
     best = run(new, [0, 0, 0.6], ckpt_path=new / "last.ckpt")
-    assert best.best_model_path == str(new / "best.ckpt")
+    assert best.path == new / "best.ckpt"
     assert torch.load(new / "best.ckpt", weights_only=True)["epoch"] == 0
     assert not copied or (old / "best.ckpt").read_bytes() == old_best
     (new / "best.ckpt").unlink()
     capsys.readouterr()
     best = run(new, [0, 0, 0, 0.4], ckpt_path=new / "last.ckpt")
     assert "best score starts over" in capsys.readouterr().err
-    assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 3
+    assert torch.load(best.path, weights_only=True)["epoch"] == 3
 
 
 class Validations(Callback):

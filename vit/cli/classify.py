@@ -22,7 +22,7 @@ from vit.tables import lines, resolve, rows
 
 if TYPE_CHECKING:
     from vit.data.sources import PathList
-    from vit.inference.classifier import Asked, Classifier
+    from vit.inference.classifier import Classifier, PredictOptions
 
 EPILOG = """\
 examples:
@@ -39,11 +39,11 @@ def run(args: list[str]) -> int:
     _check(options)
     file = None if options.out is None else _answer_file(options)
     paths = _paths(options, file, arrays=True)  # before the model is loaded
-    from vit.inference.classifier import Asked, load
+    from vit.inference.classifier import PredictOptions, load
 
     numbers = {n: number for n in rows("answers") if (number := vars(options)[n]) is not None}
     engine = {"engine": options.engine, "precision": options.precision}
-    asked = Asked(top=options.top, numbers=numbers)
+    asked = PredictOptions(top=options.top, numbers=numbers)
     classifier = load(options.model, **engine, raw=options.raw)
     asked = asked.of(classifier)
     with chosen_device(asked_device(options)) as device:
@@ -113,7 +113,7 @@ class AnswerFile(Protocol):
         """Lists the pictures, as `pictures` does. UserError as in `pictures`."""
         ...
 
-    def write(self, classifier: "Classifier", paths: "PathList", asked: "Asked") -> None:
+    def write(self, classifier: "Classifier", paths: "PathList", asked: "PredictOptions") -> None:
         """Adds the answers that the file lacks, and prints their number."""
         ...
 
@@ -135,7 +135,10 @@ def _paths(options: argparse.Namespace, file: AnswerFile | None, *, arrays: bool
 
 
 def _print(
-    classifier: "Classifier", paths: "PathList", asked: "Asked", options: argparse.Namespace
+    classifier: "Classifier",
+    paths: "PathList",
+    asked: "PredictOptions",
+    options: argparse.Namespace,
 ) -> None:
     """Prints the answers. UserError for an unreadable picture, after the answers before it."""
     from vit.data.decode import ImageError
@@ -165,7 +168,7 @@ def _print(
         say(f"{len(paths) - len(answered)} of {len(paths)} pictures were skipped")
 
 
-def _print_row(row: Mapping[str, Any], asked: "Asked") -> None:
+def _print_row(row: Mapping[str, Any], asked: "PredictOptions") -> None:
     texts = [row["image"]]
     texts += [f"  {line}" for answer in asked.answers.values() if (line := answer.line(row))]
     if "labels" in row:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from vit.data.decode import open_input
 from vit.errors import UserError
 from vit.inference.classifier import Classifier
+from vit.models.resnet import ResNet
+from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 
 
@@ -20,7 +22,7 @@ class ImageTransform:
 
     preprocess: Preprocess
 
-    def __call__(self, image: Any) -> Tensor:
+    def __call__(self, image: object) -> Tensor:
         pixels = self.preprocess(open_input(image, self.preprocess.channels))
         return self.preprocess.normalize(pixels[None])[0]
 
@@ -33,17 +35,19 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
     normalisation, unless `mean` and `std` are given.
     """
     if isinstance(model, Classifier):
-        preprocess = model.preprocess
-    else:
-        recorded, config = getattr(model, "preprocess", None), getattr(model, "config", None)
-        if config is None:
-            raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
-        if recorded == {} and not {"mean", "std"} <= set(changes):
-            raise UserError(
-                "these weights do not record their normalisation: put the config.json (timm) or "
-                "preprocessor_config.json (Hugging Face) beside them, or give mean and std, such "
-                "as vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
-            )
-        default = Preprocess.for_model(config.size, config.in_channels)
-        preprocess = Preprocess.from_dict(recorded) if recorded else default
+        return ImageTransform(model.preprocess.changed(**changes))
+    if not isinstance(model, VisionTransformer | ResNet):
+        raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
+    recorded = model.preprocess
+    if recorded == {} and not {"mean", "std"} <= set(changes):
+        raise UserError(
+            "these weights do not record their normalisation: put the config.json (timm) or "
+            "preprocessor_config.json (Hugging Face) beside them, or give mean and std, such "
+            "as vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
+        )
+    preprocess = (
+        Preprocess.from_dict(recorded)
+        if recorded
+        else Preprocess.for_model(model.config.size, model.config.in_channels)
+    )
     return ImageTransform(preprocess.changed(**changes))

@@ -35,7 +35,8 @@ from vit.runs.trainer import (
     quiet_lightning,
 )
 from vit.tables import rows
-from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.callbacks.progress import RunProgress
+from vit.training.callbacks.stopping import StopTogether
 from vit.weights.archives import read_checkpoint
 from vit.weights.pretrained import inspect_pretrained
 from vit.yaml_reader import flat

@@ -24,7 +24,7 @@ from vit.runs.records import SUMMARY, Record
 from vit.runs.scoring import finite, score, thresholds_of
 from vit.runs.trainer import Module, callbacks_of
 from vit.training.budget import batches_per_epoch
-from vit.training.callbacks import FineTuneBySize
+from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.lightning_internals import log_at_last_step
 from vit.training.saving import BestCheckpoint
 from vit.weights.archives import read_checkpoint
@@ -137,19 +137,17 @@ def load_best(trainer: Trainer, model: Module) -> Record:
             words = "an average of the first and the last step's"
             return {"file": None, "weights": words, "metrics": {}, "by_size": callback.chosen}
     best = next((c for c in callbacks_of(trainer) if isinstance(c, BestCheckpoint)), None)
-    path = None if best is None else Path(best.best_model_path or "")  # pyright: ignore
-    if best is None or path is None or not path.name:
+    if best is None or best.score is None:
         return {"file": None, "weights": "last step", "metrics": {}}
-    file = read_checkpoint(path, like=model)
+    file = read_checkpoint(best.path, like=model)
     model.load_state_dict(file["state_dict"])
     if "thresholds" in file["vit"]["extra"]:
         model.test_metrics.thresholds = file["vit"]["extra"]["thresholds"]
-    score = best.best_model_score
     return {
-        "file": f"checkpoints/{path.name}",
+        "file": f"checkpoints/{best.path.name}",
         "weights": file["vit"]["weights"],
         "monitor": best.monitor,
-        "score": None if score is None else float(score),
+        "score": best.score,
         "epoch": int(file["epoch"]),
         "step": file["global_step"],
         "metrics": file["vit"]["metrics"],

@@ -23,7 +23,9 @@ from vit.runs.processes import ChildrenAlive, check_launched, ending_together, l
 from vit.runs.resuming import check_continues, check_same
 from vit.runs.trainer import Module, build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
-from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
+from vit.training.callbacks.by_size import FineTuneBySize
+from vit.training.callbacks.progress import RunProgress
+from vit.training.callbacks.stopping import StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.image_classifier import ImageClassifier
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint

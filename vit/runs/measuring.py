@@ -15,7 +15,7 @@ from vit.console import is_first_process, note, say
 from vit.data.module import ImageData
 from vit.runs.records import Record
 from vit.runs.trainer import Module, callbacks_of
-from vit.training.callbacks import LinearProbe
+from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.counted_data import logits_of
 from vit.training.parts import Dividing, from_all_processes
 from vit.weights.sealed import write_sealed

@@ -39,7 +39,7 @@ from vit.runs.records import Record
 from vit.runs.short_names import RUN_DIRECTORY, Words
 from vit.runs.trainer import SET_HERE, Module, check_arguments, quiet_lightning
 from vit.tables import resolve, rows
-from vit.training.callbacks import Patience
+from vit.training.callbacks.stopping import Patience
 from vit.training.network_training import ADAMW  # pyright: ignore[reportUnknownVariableType]
 from vit.weights.identity import identity
 from vit.yaml_reader import load_yaml

@@ -91,7 +91,7 @@ def score(
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
     collect = CollectPredictions(cuts or {}, tree)
     callbacks = callbacks_of(trainer)
-    data.evaluation_split = model.evaluation_split = split
+    data.evaluation_split = split
     try:
         trainer.callbacks = [*callbacks, collect] if data.labelled else callbacks  # pyright: ignore
         trainer.test(model, datamodule=data, verbose=False)

@@ -21,6 +21,8 @@ class CountedData(Protocol):
     """Training samples of all processes that the run has used."""
     batch_size: int
     """Images in a batch of one process."""
+    evaluation_split: Split
+    """The split that the test loop gets."""
     num_classes: Any
     multilabel: Any
     splits: Any

@@ -41,10 +41,6 @@ class StepDraws:
         drawn = draw(parameters, generator=self._generator(purpose))
         return drawn[self.places, 0]
 
-    def image_seeds(self) -> list[int]:
-        """A seed for each image that needs many numbers."""
-        return [step_seed(self.seed, place, 0) for place in self.places]
-
     def _generator(self, purpose: Purpose) -> torch.Generator:
         seed = step_seed(self.seed, -1, _PURPOSES.index(purpose))
         return torch.Generator().manual_seed(seed)

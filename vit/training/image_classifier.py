@@ -4,23 +4,22 @@ Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from vit.console import say
 from vit.errors import UserError
 from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
-from vit.training.counted_data import counting_data, logits_of
+from vit.training.counted_data import counting_data
 from vit.training.learning import Adaptation, Learning, begin
 from vit.training.losses import Loss
-from vit.training.metrics import EvaluationMetrics
+from vit.training.metrics import EvaluationMetrics, metrics_for
 from vit.training.mixing import Mixing, check_pairs
 from vit.training.network_training import NetworkTraining, build_network, default_optimizer
 from vit.training.schedules import Schedule
@@ -73,7 +72,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             raise UserError(f"{type(self).__name__} is an ImageClassifier, which learns labels")
         super().__init__(facts.preprocess, optimizer, schedule, compile=compile)
         self.facts, self.classes, self.multilabel = facts, facts.classes, facts.multilabel
-        self.monitor = "val/map" if self.multilabel else "val/acc1"
         self.loss = (loss or Loss()).for_labels(multilabel=self.multilabel)
         # Without smoothing, class weights or a function, so that runs can be compared.
         self.plain_loss = Loss(kind=self.loss.kind).for_labels(multilabel=self.multilabel)
@@ -86,8 +84,9 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             raise UserError(f"num_classes={self.num_classes}: two are needed, or multilabel")
         begin(self.model, report, learning, adaptation, self.loss.head_bias)
         self.register_buffer("class_weights", self.loss.weights_of(facts), persistent=False)
-        scores = partial(EvaluationMetrics, self.num_classes, multilabel=self.multilabel)
-        self.val_metrics, self.test_metrics = scores(choose_thresholds=True), scores()
+        scores = metrics_for(facts)
+        self.val_metrics, self.test_metrics = scores(self.num_classes), scores(self.num_classes)
+        self.monitor = f"val/{scores.main}"
         self.test_metrics.take(report)
         self.train()  # Lightning trains in the modes that it finds
 
@@ -173,26 +172,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             metrics.add(outputs.float(), labels, self.plain_loss(outputs, labels))
         return metrics.probabilities(outputs.float())
 
-    def on_validation_epoch_end(self) -> None:
-        super().on_validation_epoch_end()
-        if (chosen := self.val_metrics.chosen_thresholds()) is not None:
-            self.test_metrics.thresholds = chosen
-
-    def on_fit_end(self) -> None:
-        """Several labels: the thresholds on val of weights for which no validation chose any."""
-        data = counting_data(self.trainer)
-        if not self.multilabel or self.test_metrics.thresholds is not None or data is None:
-            return
-        if data.splits.val is None or self.trainer.limit_val_batches == 0:
-            say("thresholds: 0.5 for every class, as no validation images could choose them")
-        else:
-            outputs = [(x, labels) for x, labels, _ in logits_of(self.trainer, self, "val")]
-            self.test_metrics.thresholds = self.val_metrics.choose(outputs, self.plain_loss)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        extra = (checkpoint.get("vit") or {}).get("extra", {})
-        self.test_metrics.thresholds = extra.get("thresholds")
+    def guards(self) -> list[Callback]:
+        return [*super().guards(), *self.test_metrics.guards()]
 
     def extra(self) -> dict[str, Any]:
         tree = {"tree": True} if self.facts.tree else {}

@@ -1,7 +1,7 @@
 """The training loss. Shapes: b batch, k classes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -10,14 +10,7 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from vit.errors import (
-    BELOW_ONE,
-    POSITIVE,
-    UserError,
-    check_range,
-    did_you_mean,
-    some_of,
-)
+from vit.errors import BELOW_ONE, POSITIVE, UserError, check_range, did_you_mean, some_of
 from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import check_choice
@@ -66,7 +59,7 @@ class Loss:
     makes every first answer 'no' (arXiv:2106.10270)."""
     teacher: TeacherLoss | None = None
     """A second loss, on a teacher's answers, such as vit.Distillation."""
-    function: Callable[[Tensor, Tensor], Any] | None = None
+    function: Callable[[Tensor, Tensor], Tensor] | None = None
     """A loss of your own instead, a function or a class by its import path, such as
     torch.nn.MultiMarginLoss: called with logits `b k` and class numbers `b`, or shares `b k` under
     mixing and with several labels, it returns one number. val/loss stays the loss of kind auto."""
@@ -88,12 +81,10 @@ class Loss:
         if self.function is None:
             return
         for name in ("kind", "label_smoothing", "class_weights", "teacher"):
-            default = getattr(Loss, name)
-            if getattr(self, name) != default:
-                off = "null" if default is None else default
+            if getattr(self, name) != (default := getattr(Loss, name)):
                 raise UserError(
                     f"model.loss.function is the whole loss, and model.loss.{name} another one; "
-                    f"use --model.loss.{name} {off}"
+                    f"use --model.loss.{name} {'null' if default is None else default}"
                 )
         parts = self.function.parameters() if isinstance(self.function, nn.Module) else ()
         if any(parameter.requires_grad for parameter in parts):
@@ -124,16 +115,21 @@ class Loss:
             )
 
     def weights_of(self, facts: Facts) -> Float[Tensor, "k"] | None:
-        """The weights of the classes, None for equal ones; UserError where facts are missing."""
-        if isinstance(self.class_weights, dict):
-            if facts.classes is None:
-                raise UserError("class_weights by name need classes, their names")
-            return named_weights(self.class_weights, facts.classes)
+        """Weights of the classes, None for equal ones; UserError if the facts do not suffice."""
         if self.class_weights == "none":
             return None
-        if not facts.counts:
-            raise UserError("class_weights=balanced needs counts, the images of each class")
-        return balanced_weights(facts.counts)
+        if self.class_weights == "balanced":
+            if not facts.counts:
+                raise UserError("class_weights=balanced needs counts, the images of each class")
+            return balanced_weights(facts.counts)
+        classes = facts.classes
+        if classes is None:
+            raise UserError("class_weights by name need classes, their names")
+        for name in self.class_weights:
+            if name not in classes:
+                hint = did_you_mean(name, classes) or f"; the classes are {some_of(classes, 10)}"
+                raise UserError(f"class_weights: there is no class {name!r}{hint}")
+        return torch.tensor([float(self.class_weights.get(name, 1)) for name in classes])
 
     def __call__(
         self, logits: Float[Tensor, "b k"], targets: Tensor, weights: Tensor | None = None
@@ -147,14 +143,7 @@ class Loss:
         if self.function is not None:
             if isinstance(self.function, nn.Module):
                 self.function.to(logits.device)  # its constants
-            loss = self.function(logits, targets)
-            shape = loss.shape if isinstance(loss, Tensor) else None
-            if shape != ():
-                raise UserError(
-                    "model.loss.function must return a tensor of one number, such as the mean over "
-                    f"the batch; it returned a {type(loss).__name__} of shape {shape}"
-                )
-            return loss
+            return self.function(logits, targets)
         one_class = self.kind in ("auto", "softmax")
         if targets.dim() == 1:
             if one_class and weights is None:
@@ -172,21 +161,7 @@ class Loss:
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
-def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
-    """n / (k * count) per class: their mean over the images is 1."""
-    empty = [i for i, count in enumerate(counts) if count == 0]
-    if empty:
-        raise UserError(f"class_weights=balanced: class number {empty[0]} has no training image")
+def balanced_weights(counts: Sequence[int]) -> Float[Tensor, "k"]:
+    """Weights n / (k * count), whose mean over the images is 1."""
     per_class = torch.tensor(counts, dtype=torch.float32)
-    return per_class.sum() / (len(counts) * per_class)
-
-
-def named_weights(weights: Mapping[str, int | float], classes: Sequence[str]) -> Float[Tensor, "k"]:
-    """Weights in the order of the classes, 1 for others; UserError for an unknown name."""
-    for name in weights:
-        if name not in classes:
-            raise UserError(
-                f"class_weights: there is no class {name!r}"
-                f"{did_you_mean(name, classes) or f'; the classes are {some_of(classes, 10)}'}"
-            )
-    return torch.tensor([float(weights.get(name, 1.0)) for name in classes])
+    return per_class.sum() / (len(counts) * per_class.clamp(min=1))

@@ -1,5 +1,4 @@
-"""What ImageClassifier and PatchPrediction share: network, optimizer, schedule, logs, and
-contents of checkpoints."""
+"""Base LightningModule: network, optimizer, schedule, logs, contents of checkpoints."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,7 +26,8 @@ from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
-from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.training.callbacks.finite import FiniteLoss
+from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.learning import Adaptation
@@ -87,15 +87,8 @@ def build_network(
     **options: Any,
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
-    if not isinstance(architecture, dict | None):
-        raise UserError(
-            f"architecture={shorten(repr(architecture))} is not a mapping of fields, such as "
-            "{'patch_size': 4}; the model's name is name='vit_ti16'"
-        )
     changes = dict(architecture or {})
-    recompute = changes.pop(RECOMPUTE, False)
-    if not isinstance(recompute, bool):
-        raise UserError(f"model.architecture.{RECOMPUTE}={recompute} must be true or false")
+    recompute = bool(changes.pop(RECOMPUTE, False))
     for field, option in DECIDED.items():
         if field in changes:
             raise UserError(
@@ -150,8 +143,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """Random numbers of the current training batch; None between batches."""
         self._step_loss = -1, torch.zeros(2)
         """The number of a step; the sum of the loss over its images so far, and how many."""
-        self.evaluation_split = "test"
-        """The split that the test loop gets; names its metrics."""
 
     @classmethod
     def of(cls, name: str | None = None, **options: Any) -> Self:
@@ -206,8 +197,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         whole = self if self._beside() else self.model  # its `forward` takes all parameters
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            if strategy.root_device.type == "cpu":  # Triton brings its compiler
-                _check_compiler()
             if sharded or whole is not self.model:
                 for block in sharded_units(whole)[:-1]:
                     block.compile()
@@ -231,7 +220,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def next_draws(self, images: int) -> StepDraws:
         """The draws of the next batch, of `images` images."""
         data = counting_data(self.trainer)
-        if data is None:  # nobody knows the batch's place in a step
+        if data is None:  # the batch's place in a step is unknown
             return batch_draws(images)
         rank, world = self.trainer.global_rank, self.trainer.world_size
         accumulated = self.trainer.accumulate_grad_batches
@@ -325,7 +314,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self._log_scores("val", self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
-        self._log_scores(self.evaluation_split, self.test_metrics)
+        data = counting_data(self.trainer)
+        self._log_scores(data.evaluation_split if data else "test", self.test_metrics)
 
     def _log_scores(self, split: str, metrics: Scores) -> None:
         for name, value in metrics.compute().items():
@@ -355,18 +345,3 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-
-
-def _check_compiler() -> None:
-    """UserError without a C++ compiler, which torch.compile needs for a CPU."""
-    from torch._inductor.cpp_builder import get_cpp_compiler  # heavy
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise UserError(
-            "model.compile=true needs a C++ compiler, and none was found: install g++ (Debian and "
-            "Ubuntu: apt install g++), name one in the environment variable CXX, or leave "
-            "model.compile out"
-        ) from error

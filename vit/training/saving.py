@@ -1,67 +1,64 @@
 """Writes best.ckpt (the result) and last.ckpt (to resume from): whole, or not at all."""
 
+import math
+import operator
 import time
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor
 from typing_extensions import override
 
 from vit.console import note
 from vit.errors import UserError
 from vit.signals import Stopped
 from vit.training.counted_data import counting_data
-from vit.weights.archives import LAST, check_archive, read_checkpoint
+from vit.weights.archives import BEST, LAST, check_archive, read_checkpoint
 from vit.weights.sealed import write_torch
 
+Contents = dict[str, Any]
+"""Parts of a checkpoint: weights, states of optimizers, callbacks and loops, our own facts."""
 
-class BestCheckpoint(ModelCheckpoint):
+
+class BestCheckpoint(Checkpoint):
     """Keeps `best.ckpt`: the best validation score, and of equal ones, common in small sets, the
-    latest, where Lightning keeps the first.
+    latest. Lightning's ModelCheckpoint keeps the first, and records absolute paths.
 
     Args:
-        directory: Of the run's checkpoints.
+        directory: Folder of the run's checkpoints.
         monitor: Name of a loss, better when lower, or of a metric that is better when higher.
     """
 
     def __init__(self, directory: str | Path, monitor: str) -> None:
-        super().__init__(
-            directory,
-            filename="best",
-            monitor=monitor,
-            mode="min" if monitor.endswith("loss") else "max",
-            enable_version_counter=False,
-            save_on_train_epoch_end=False,
-        )
+        super().__init__()
+        self.path, self.monitor = Path(directory) / BEST, monitor
+        self.score: float | None = None
+        """The score of `best.ckpt`; None without the file."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the best score, also in a moved run: Lightning records absolute paths."""
-        best = state_dict["best_model_path"]
-        if not best:
-            super().load_state_dict(state_dict)
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or debugs(trainer):
             return
-        assert self.dirpath is not None
-        here = Path(self.dirpath) / Path(best).name
+        score, best = float(trainer.callback_metrics[self.monitor]), self.score
+        better = operator.le if self.monitor.endswith("loss") else operator.ge
+        if best is None or math.isnan(best) or better(score, best):
+            self.score = score
+            trainer.save_checkpoint(self.path, weights_only=False)
+
+    def state_dict(self) -> dict[str, float | None]:
+        return {"score": self.score}
+
+    def load_state_dict(self, state_dict: dict[str, float | None]) -> None:
+        if state_dict["score"] is None:
+            return
         try:
-            check_archive(here)
+            check_archive(self.path)
         except (UserError, OSError) as error:
             note(f"{error}; the best score starts over from the next validation")
-            return
-        moved = {
-            "dirpath": self.dirpath,
-            "best_model_path": str(here),
-            "kth_best_model_path": str(here),
-            "best_k_models": {str(here): state_dict["best_model_score"]},
-        }
-        super().load_state_dict({**state_dict, **moved})
-
-    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        equal = current is not None and self.best_model_score == current
-        return bool(equal) or super().check_monitor_top_k(trainer, current)
+        else:
+            self.score = state_dict["score"]
 
 
 class LastCheckpoint(Checkpoint):
@@ -87,7 +84,7 @@ class LastCheckpoint(Checkpoint):
         self._validation_due = False
 
     def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Contents
     ) -> None:
         facts: dict[str, Any] = {"validation_due": self._validation_due}
         data = counting_data(trainer)
@@ -133,8 +130,7 @@ class LastCheckpoint(Checkpoint):
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= seconds)
 
     def _save(self, trainer: Trainer) -> None:
-        debugging: bool = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
-        if debugging or trainer.global_step == self._saved_step:
+        if debugs(trainer) or trainer.global_step == self._saved_step:
             return
         trainer.save_checkpoint(self.path, weights_only=False)  # optimizer and position too
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
@@ -148,15 +144,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     @override
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: Contents, path: str | Path, storage_options: Any = None
     ) -> None:
         write_torch(Path(path), checkpoint)
 
     @override
-    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        if Path(path).is_dir():  # of a run on several processes
-            return read_checkpoint(Path(path))
-        return super().load_checkpoint(path, *args, **options)
+    def load_checkpoint(
+        self, path: str | Path, *args: object, **options: object
+    ) -> dict[str, object]:
+        return read_checkpoint(Path(path))
+
+
+def debugs(trainer: Trainer) -> bool:
+    """True for --trainer.fast_dev_run, which keeps nothing."""
+    return bool(trainer.fast_dev_run)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def averages(trainer: Trainer) -> bool:

@@ -13,11 +13,13 @@ from torch import nn
 from tests.grouped import tuned
 from vit.errors import UserError
 from vit.extensions.adaptation.lora import LoRA, LoraLinear, merge_lora
+from vit.extensions.multilabel.average_precision import best_thresholds
 from vit.extensions.recipes.ema import EMA
 from vit.fine_tuning import FIXED_SHARE, SHARES, steps_for
-from vit.training.callbacks import FineTuneBySize, LinearProbe, by_size
+from vit.training.callbacks import by_size
+from vit.training.callbacks.by_size import FineTuneBySize
+from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.losses import Loss
-from vit.training.metrics import best_thresholds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -117,7 +117,8 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         p = self.model.patch_size
         shape = (self.objective.numbers, (images.shape[-2] // p) * (images.shape[-1] // p))
         if indices is None:
-            seeds = (self.draws or batch_draws(len(images))).image_seeds()
+            draws = self.draws or batch_draws(len(images))
+            seeds = [step_seed(draws.seed, place, 0) for place in draws.places]
         else:
             data = None if seed is not None else counting_data(self.trainer)
             seed = data.seed if data is not None else seed or 0

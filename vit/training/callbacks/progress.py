@@ -1,13 +1,16 @@
 """The progress line of a run."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
 
 from vit.console import Meter
 from vit.training.budget import step_budget, time_limit, time_used
+from vit.training.counted_data import counting_data
 
 SHOWN = {"train/loss": "loss {:.3f}", "val/acc1": "val acc {:.1%}", "val/map": "val mAP {:.1%}"}
 """Logged figures, and their formats."""
@@ -38,11 +41,16 @@ class RunProgress(ProgressBar):
         self._images = 0
         self._open("train", 0, "img")
 
-    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_start(self, *_: object, **__: object) -> None:
         self._waited += time.monotonic() - self._last_end
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: STEP_OUTPUT,
+        batch: Sequence[Tensor],
+        batch_idx: int,
     ) -> None:
         now = time.monotonic()
         self._busy += now - self._last_end
@@ -82,17 +90,19 @@ class RunProgress(ProgressBar):
         self._show(trainer, pl_module)
         self._close()
 
-    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self._open(pl_module.evaluation_split, sum(trainer.num_test_batches), "batches")
+    def on_test_start(self, trainer: Trainer, *_: object, **__: object) -> None:
+        data = counting_data(trainer)
+        split = data.evaluation_split if data else "test"
+        self._open(split, sum(trainer.num_test_batches), "batches")
 
-    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_test_batch_end(self, *_: object, **__: object) -> None:
         if self._meter is not None:
             self._meter.advance()
 
-    def on_validation_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_validation_end(self, *_: object, **__: object) -> None:
         self._last_end = time.monotonic()  # the loader was not waited for
 
-    def on_test_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_test_end(self, *_: object, **__: object) -> None:
         self._close()
 
     on_exception = on_test_end

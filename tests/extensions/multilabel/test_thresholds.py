@@ -9,21 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 from sklearn.metrics import precision_recall_curve as curve
-from torch import Tensor
 
+from vit.extensions.multilabel.average_precision import best_thresholds
+from vit.extensions.multilabel.scores import MultilabelMetrics
 from vit.extensions.reports.scores import class_lines, class_scores, class_table
 from vit.runs.predictions import Predictions
-from vit.training.metrics import EvaluationMetrics, best_thresholds
 from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
-
-
-def evaluated(scores: Tensor, labels: Tensor, **options: bool) -> EvaluationMetrics:
-    metrics = EvaluationMetrics(scores.shape[1], multilabel=True, **options)
-    metrics.reset()
-    for part, answers in zip(scores.split(7), labels.split(7), strict=True):
-        metrics.update(part, answers, part.mean())
-    return metrics
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)
@@ -65,7 +57,7 @@ def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
     scores = torch.rand(90, 5, generator=generator)
     labels = (torch.rand(90, 5, generator=generator) < 0.3).float()
     chosen = torch.tensor([0.2, 0.9, 0.5, 0.35, 0.61])
-    metrics = EvaluationMetrics(5, multilabel=True)
+    metrics = MultilabelMetrics(5)
     metrics.thresholds = chosen.tolist()
     metrics.reset()
     metrics.update(scores, labels, torch.tensor(0.0))
@@ -73,10 +65,8 @@ def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
     assert figures["f1"].item() == pytest.approx(f1_score(truth, answers, average="macro"))
     assert figures["exact"].item() == pytest.approx(accuracy_score(truth, answers))
     assert figures["map"].item() == pytest.approx(average_precision_score(truth, scores.numpy()))
-    again = evaluated(scores, labels, choose_thresholds=True)
-    assert again.chosen_thresholds() is None
-    again.compute()
-    assert again.chosen_thresholds() == best_thresholds(scores.T, labels.long().T).tolist()
+    assert metrics.best_thresholds() == best_thresholds(scores.T, labels.long().T).tolist()
+    assert MultilabelMetrics(5).best_thresholds() is None
 
 
 def test_thresholds_travel_with_a_model_and_follow_its_classes(make_model, tmp_path: Path) -> None:
