@@ -5,8 +5,10 @@ folder bit in a member's attributes makes it return that tensor unread. A sharde
 with a SHA-256 of each of its files in digests.json.
 """
 
+import argparse
 import hashlib
 import json
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from vit.errors import UserError
+from vit.errors import MESSAGE, UserError, shorten
 from vit.tables import resolve, rows
 
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
@@ -32,7 +34,7 @@ class FolderReader(Protocol):
         self, path: Path, device: str, *, like: nn.Module | None, training: bool
     ) -> dict[str, Any] | None:
         """Content of a folder that is whole, None for another kind of folder; arguments as of
-        `read_folder`."""
+        `read_archive`."""
         ...
 
 
@@ -86,30 +88,55 @@ def read_checkpoint(
 
     `like`: a model to score, which needs less; if it is sharded, each process reads its rows.
     """
-    check_archive(path)
+    content = read_archive(path, device, like=like, training=like is None)
     try:
-        if path.is_dir():
-            content = read_folder(path, device, like=like, training=like is None)
-        else:
-            content = torch.load(path, map_location=device, weights_only=True)
         content["state_dict"].keys()
         content["global_step"] = int(content["global_step"])
-    except UserError:
-        raise
-    except Exception as error:  # torch.load has no error type of its own for a broken file
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is damaged or no checkpoint ({reason[:100]})") from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged or no checkpoint ({reason(error)})") from error
     return content
 
 
-def read_folder(
-    path: Path, device: str = "cpu", *, like: nn.Module | None = None, training: bool = True
-) -> dict[str, Any]:
-    """Content of a checkpoint that is a folder, by the first `FolderReader` that knows its kind.
+def read_archive(
+    path: Path,
+    device: str = "cpu",
+    *,
+    like: nn.Module | None = None,
+    training: bool = True,
+    mmap: bool = False,
+) -> Any:
+    """Content of an archive or a sharded folder that is whole; arguments as of `read_checkpoint`.
 
-    `device`, `like`: as of `read_checkpoint`. `training`: False leaves out what a resume needs.
+    `training`: False leaves out what only a resume needs, of a folder. `mmap`: tensors of a file
+    are read when they are used.
     """
+    check_archive(path)
+    if not path.is_dir():
+        return load_torch(path, device, mmap=mmap)
     for row in rows("folders").values():
-        if (content := resolve(row)(path, device, like=like, training=training)) is not None:
+        content = resolve(row)(path, device, like=like, training=training)
+        if content is not None:
             return content
     raise UserError(f"{path} is a folder of a kind that is not read here")
+
+
+def load_torch(path: Path, device: str = "cpu", *, mmap: bool = False) -> Any:
+    """Content of a file of torch.save. UserError where it is damaged, or needs code to be executed
+    to load."""
+    try:
+        # Trainings of torchvision, timm and DeiT save their options beside the weights.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} needs code to be executed to load, which is refused; where you trust it, run "
+            "torch.save(torch.load(path, weights_only=False)['state_dict'], 'weights.pth') or the "
+            "like, and load that"
+        ) from error
+    except Exception as error:  # torch.load has no error type of its own for a broken file
+        raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
+
+
+def reason(error: BaseException) -> str:
+    """The first line of a library's message."""
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0], MESSAGE)

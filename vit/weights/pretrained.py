@@ -7,7 +7,7 @@ in place; a file that does not fit changes nothing.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -18,12 +18,11 @@ from vit.models.zoo import Model, ModelConfig, build_model, model_config
 from vit.weights import names
 from vit.weights.adapt import HEAD, HeadRows, adapt, same_architecture
 from vit.weights.building import filled
-from vit.weights.contents import KINDS
 from vit.weights.formats import Recognised, recognise
 from vit.weights.heads import check_names, unanswerable
 from vit.weights.names import NamedWeights
 from vit.weights.report import LoadReport, print_report
-from vit.weights.weight_file import open_weights
+from vit.weights.weight_file import SETS, WeightSet, open_weights
 
 
 def create_model(
@@ -34,7 +33,7 @@ def create_model(
     pretrained: str | Path | bool | None = None,
     classes: Sequence[str] | None = None,
     head: HeadRows = "fit",
-    weights: Literal["raw", "average"] | None = None,
+    weights: WeightSet | None = None,
     report: Callable[[LoadReport], object] = print_report,
     **overrides: Any,
 ) -> Model:
@@ -115,7 +114,7 @@ def load_pretrained(
     classes: Sequence[str] | None = None,
     head: HeadRows = "fit",
     published_size: bool = True,
-    weights: Literal["raw", "average"] | None = None,
+    weights: WeightSet | None = None,
     **overrides: Any,
 ) -> tuple[Model, LoadReport]:
     """A model with the weights of a file, in float32, and the account of the load.
@@ -219,12 +218,12 @@ def _open(
         file.shapes.keys() - recognised.used - recognised.left_out.keys()
     )
     recognised.left_out |= file.left_out
-    if file.average or (recognised.average and file.vit is not None):
+    if file.average:
         recognised.average = True
         recognised.notes.append("these weights are the running average of the training's")
     kind = "average" if recognised.average else "raw"
     if asked not in (None, kind):
-        raise UserError(f"{path} has no {KINDS[asked]}: its only ones are the {KINDS[kind]}")
+        raise UserError(f"{path} has no {SETS[asked]}: its only ones are the {SETS[kind]}")
     if row is not None:
         _check_architecture(recognised, row.architecture, path)
         if row.outputs and recognised.config.num_classes != row.outputs:

@@ -17,7 +17,7 @@ from vit.extensions.formats.facts import (
     patch_size_of,
     positions_into_token,
 )
-from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound
+from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound, renamed
 from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
 from vit.extensions.formats.refusals import refused, sign_of_others
 from vit.extensions.formats.timm_families import Family
@@ -69,13 +69,13 @@ def recognise(file: WeightFile) -> Recognised:
     if _PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
     decoder = _decoder(file)
-    file = file.renamed(lambda key: None if key in decoder else key)
+    file = renamed(file, lambda key: None if key in decoder else key)
     entry = families.family_of(file)
     if error := sign_of_others(file.path, file.shapes):
         raise error
     rotary = families.rotary_of(file, entry)
     names = {key: _our_name(key, rotary) for key in file.shapes}
-    shapes = file.renamed(names.get).shapes
+    shapes = renamed(file, names.get).shapes
     families.check_arguments(file, entry, shapes, rotary)
     rules = [
         (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))

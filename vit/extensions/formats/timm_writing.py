@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed, directory
+from vit.extensions.formats.exporting import (
+    ANY,
+    Export,
+    arithmetic_notes,
+    check_expressed,
+    directory,
+)
 from vit.extensions.formats.layout import Rule, exported
 from vit.extensions.formats.preprocessing import rounding_note, to_timm
 from vit.extensions.formats.timm_families import ROTARY_FORM
@@ -16,7 +22,7 @@ from vit.extensions.formats.timm_reading import joined
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.zoo import ModelConfig
-from vit.weights.formats import Export, NativeInfo
+from vit.weights.native import NativeInfo
 
 _HYBRIDS: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
