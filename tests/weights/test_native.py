@@ -150,7 +150,6 @@ EDITS: list[tuple[str, object, str]] = [
     ("version", 2, "upgrade vit"),
     ("model", None, "is not an object"),
     ("model", {**TINY.to_dict(), "width": "wide"}, "width='wide'"),
-    ("model", {**TINY.to_dict(), "rotary": {"period": "spiral"}}, "rotary: period='spiral'"),
 ]
 
 

@@ -4,11 +4,10 @@ Every numerical choice that differs between published weights (GELU form, epsilo
 position of the final norm) is a field, so that it is saved with the weights.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from vit.errors import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, UserError, check_range
+from vit.errors import ABOVE_ZERO, UserError, check_range
 from vit.models.fields import as_depths, as_size, check_kinds, check_sizes, known_fields
 
 PosResize = Literal[
@@ -52,43 +51,6 @@ def gated_width(mlp_dim: int, activation: Activation) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary:
-    """Rotary positions of DINOv3 (arXiv:2508.10104): queries and keys of the patches turn by angles
-    that grow with row and column (arXiv:2104.09864), from -1 to 1 along each axis of any grid."""
-
-    period: float = 100.0
-    """The longest period over the shortest one; the others are a geometric series between them."""
-    key_bias: bool = False
-    """The keys have biases; without, those in `qkv.bias` are not used and not trained."""
-    shift: float | None = None
-    """In training, coordinates of an axis move by up to this much, uniformly per batch."""
-    jitter: float | None = None
-    """In training, each axis is scaled by a factor from 1/jitter to jitter, log-uniformly."""
-    rescale: float | None = None
-    """In training, both axes are scaled by one factor from 1/rescale to rescale, log-uniformly."""
-
-    def __post_init__(self) -> None:
-        check_kinds(self)
-        check_range("period", self.period, POSITIVE)
-        ranges = {"shift": NOT_NEGATIVE, "jitter": AT_LEAST_ONE, "rescale": AT_LEAST_ONE}
-        for name, allowed in ranges.items():
-            if (value := getattr(self, name)) is not None:
-                check_range(name, value, allowed)
-
-    @classmethod
-    def of(cls, values: Any) -> "Rotary":
-        """From plain JSON types."""
-        if isinstance(values, Rotary):
-            return values
-        if not isinstance(values, Mapping):
-            raise UserError(f"rotary={values!r} must be an object such as {{}}, DINOv3's, or null")
-        try:
-            return cls(**known_fields(cls, dict(values)))
-        except UserError as error:
-            raise UserError(f"rotary: {error}") from None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """Architecture of a Vision Transformer or hybrid. Defaults are the paper's ViT-B/16 at 224."""
 
@@ -125,8 +87,9 @@ class ViTConfig:
     """The table has entries for class and distillation token (paper: yes; DeiT-III: no)."""
     pos_resize: PosResize = "bilinear_corners"
     """Rule for resampling the table to another grid; default: the paper's code."""
-    rotary: Rotary | None = None
-    """Rotary positions in every layer, beside `pos_embed` or with "none"; None has none."""
+    rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
+    """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, and
+    vit.extensions.formats.rotary.Rotary has the fields; None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
@@ -176,7 +139,6 @@ class ViTConfig:
                 f"choose {near} or another patch_size"
             )
         self._check_tokens()
-        self._check_rotary()
         check_range("layer_norm_eps", self.layer_norm_eps, ABOVE_ZERO)
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
@@ -196,17 +158,6 @@ class ViTConfig:
             )
         if self.norm_after_pool and self.pool in ("map", "cls_gap"):
             raise UserError(f"norm_after_pool=true needs pool='cls' or 'gap', not {self.pool!r}")
-
-    def _check_rotary(self) -> None:
-        if self.rotary is None:
-            return
-        object.__setattr__(self, "rotary", Rotary.of(self.rotary))
-        if self.head_size % 4:
-            raise UserError(
-                f"rotary positions turn pairs of channels along two axes, so the head size must be "
-                f"a multiple of 4; width={self.width} with num_heads={self.num_heads} makes it "
-                f"{self.head_size}"
-            )
 
     @property
     def size(self) -> tuple[int, int]:

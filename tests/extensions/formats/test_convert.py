@@ -22,7 +22,7 @@ from vit.extensions.formats.cli_convert import run
 from vit.extensions.formats.convert import compare, convert, writable_formats
 from vit.extensions.formats.exporting import Export, Writable
 from vit.extensions.formats.layout import Rule, bound
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 from vit.preprocessing import Preprocess
 from vit.tables import TABLES
@@ -202,7 +202,7 @@ def test_torchvision_loads_what_is_exported_for_it(kind: str, tmp_path: Path) ->
     ("to", "options", "named"),
     [
         ("torchvision", {"pool": "gap"}, "pool='gap'"),
-        ("torchvision", {"rotary": Rotary()}, "rotary="),
+        ("torchvision", {"rotary": {}}, "rotary="),
         ("huggingface", {"num_registers": 2}, "num_registers=2"),
         ("google", {"distillation_token": True}, "distillation_token=True"),
         ("timm", {"representation_size": 8}, "representation_size=8"),

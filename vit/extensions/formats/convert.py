@@ -10,6 +10,7 @@ import torch
 from vit.errors import UserError
 from vit.extensions.formats.exporting import Export, Writable, without_temperature
 from vit.extensions.formats.hub import fetch, is_address
+from vit.models.zoo import Model
 from vit.tables import resolve, rows
 from vit.weights.names import TRAINED_ON, record_of
 from vit.weights.native import NativeInfo, save_native
@@ -57,17 +58,13 @@ def convert(
     extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
     extra |= {"temperature": None if raw else report.temperature, "thresholds": report.thresholds}
     extra = {name: value for name, value in extra.items() if value is not None}
-    info, notes = NativeInfo(report.classes, report.preprocess, extra), []
+    info = NativeInfo(report.classes, report.preprocess, extra)
     if to == "native":
         save = partial(save_native, model=model, **vars(info))
         export = Export(save=save, multilabel=True)
     else:
-        state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-        if "temperature" in extra:
-            notes.append(f"the head is divided by the temperature {extra['temperature']:.3g}")
-            state, info = without_temperature(state, info)
-        export = formats[to]().write(model.config, state, info)
-    written, notes = export.save(target), [*notes, *export.notes]
+        export = _export(formats[to](), model, info)
+    written, notes = export.save(target), export.notes
     if (record := record_of(source)) is not None:
         if suffix:
             notes.append(f"a file has no record of the images that were learned ({record})")
@@ -80,6 +77,17 @@ def convert(
                 (target / name).unlink(missing_ok=True)  # of the model before
     notes += _unsaid(to, extra, export)
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
+
+
+def _export(target: Writable, model: Model, info: NativeInfo) -> Export:
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    temperature = info.extra.get("temperature")
+    if temperature is not None:
+        state, info = without_temperature(state, info)
+    export = target.write(model.config, state, info)
+    if temperature is not None:
+        export.notes.insert(0, f"the head is divided by the temperature {temperature:.3g}")
+    return export
 
 
 _IN_MODEL_DIRECTORY = (

@@ -17,9 +17,10 @@ from vit.extensions.formats.exporting import (
 )
 from vit.extensions.formats.layout import Rule, exported
 from vit.extensions.formats.preprocessing import rounding_note, to_timm
+from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import ROTARY_FORM
 from vit.extensions.formats.timm_reading import joined
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.zoo import ModelConfig
 from vit.weights.native import NativeInfo
@@ -57,7 +58,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         pool, num_features = arguments["global_pool"], config.width
         if config.rotary is not None:
             split, notes = arguments["swiglu_align_to"] > 0, []
-            tensors = exported(tensors, [_of_dinov3(k, config.rotary, split) for k in tensors])
+            rotary = Rotary.of(config.rotary)
+            tensors = exported(tensors, [_of_dinov3(k, rotary, split) for k in tensors])
         if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
             table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
             gap = table.new_zeros(1, config.num_registers, config.width)
@@ -148,7 +150,7 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         return arguments
     arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
     if config.rotary is not None:
-        return arguments | _arguments_of_dinov3(config, config.rotary)
+        return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
     return arguments | {
         "fc_norm": config.norm_after_pool,
         "reg_tokens": config.num_registers,
