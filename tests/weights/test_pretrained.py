@@ -122,7 +122,7 @@ def test_rows_of_known_classes_move_by_name(file: Path) -> None:
     for name in ("head.weight", "head.bias"):
         new = model.state_dict()[name]
         assert torch.equal(new[[1, 3]], old[name][[2, 0]]) and not new[[0, 2]].any()
-    assert report.kept == [1, 3] and report.reinitialised == ["head"]
+    assert report.known_rows == [1, 3] and report.reinitialised == ["head"]
     assert report.head == "rows of 2 classes kept by name; new: 'x', 'y'; gone: 'b'"
     fewer, report = load_pretrained(file, classes=["c", "a"])
     assert torch.equal(fewer.state_dict()["head.bias"], old["head.bias"][[2, 0]])

@@ -6,9 +6,10 @@ from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from vit.errors import UserError
+from vit.models.fields import JsonObject
 
 P = ParamSpec("P")
 
@@ -29,7 +30,7 @@ class Backbone(nn.Module):
     num_prefix_tokens = 0
     has_class_token = False
     activation_checkpointing = False
-    preprocess: dict[str, Any] | None = None
+    preprocess: JsonObject | None = None
     """Preprocessing of the weights, for `vit.transforms`: {} if not recorded, None if fresh."""
 
     @property
@@ -95,7 +96,7 @@ class Backbone(nn.Module):
         before = len(self.feature_info) - depth  # a ResNet's stem
         indices = [before + i for i in layer_indices(layers, depth)]
         outputs, _ = self._outputs(images, indices, max(indices))
-        entries = []
+        entries: list[Tensor | tuple[Tensor, Tensor | None]] = []
         for i in indices:
             x = self._normed(outputs[i], i) if norm else outputs[i]
             maps, prefix = self._parts(x, i, images)
@@ -128,7 +129,7 @@ class Backbone(nn.Module):
         if output_fmt not in ("NCHW", "NLC"):
             raise UserError(f"Output format must be one of NCHW or NLC, not {output_fmt}")
         outputs, last = self._outputs(x, wanted, end)
-        entries = []
+        entries: list[Tensor | tuple[Tensor, Tensor | None]] = []
         for i, output in outputs.items():
             maps, prefix = self._parts(self._normed(output, i) if norm else output, i, x)
             if output_fmt == "NLC" and prefix is None:

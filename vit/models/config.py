@@ -4,11 +4,19 @@ Every numerical choice that differs between published weights (GELU form, epsilo
 position of the final norm) is a field, so that it is saved with the weights.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from vit.errors import ABOVE_ZERO, UserError, check_range
-from vit.models.fields import as_depths, as_size, check_kinds, check_sizes, known_fields
+from vit.models.fields import (
+    JsonObject,
+    as_depths,
+    as_size,
+    check_kinds,
+    check_whole,
+    known_fields,
+)
 
 PosResize = Literal[
     "bilinear_corners",
@@ -109,7 +117,7 @@ class ViTConfig:
     """Blocks per stage of a hybrid's ResNet; () is only its root, None is no ResNet."""
     ws_mode: WsMode = "google_hybrid"
     """Epsilons of the hybrid's standardised convolutions and GroupNorms."""
-    variant: dict[str, Any] = field(default_factory=dict, hash=False)
+    variant: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
     """Mechanisms that papers propose, kind to options: {"positions": {"name": "relative"}}."""
 
     def __post_init__(self) -> None:
@@ -117,7 +125,9 @@ class ViTConfig:
         if self.representation_size is not None:
             sizes.append("representation_size")
         check_kinds(self)
-        check_sizes(self, sizes, ["num_classes", "num_registers"])
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_whole(self, sizes, 1)
+        check_whole(self, ["num_classes", "num_registers"], 0)
         if self.stem_depths is not None:
             object.__setattr__(self, "stem_depths", as_depths("stem_depths", self.stem_depths, 0))
             if self.patch_size % self.stem_stride:
@@ -232,7 +242,7 @@ class ViTConfig:
     def _num_slot_tokens(self) -> int:
         return int(self.class_token) + int(self.distillation_token)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
         values = {**asdict(self), "image_size": list(self.size), "stem_depths": stem}
@@ -241,7 +251,7 @@ class ViTConfig:
         return {"architecture": "vit", **values}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ViTConfig":
+    def from_dict(cls, values: Mapping[str, object]) -> "ViTConfig":
         """Inverse of `to_dict`. UserError names an unknown field."""
         return cls(**known_fields(cls, values))
 
@@ -265,7 +275,9 @@ class ResNetConfig:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        check_sizes(self, ["in_channels", "width_factor"], ["num_classes"])
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_whole(self, ["in_channels", "width_factor"], 1)
+        check_whole(self, ["num_classes"], 0)
         object.__setattr__(self, "depths", as_depths("depths", self.depths, 1))
 
     @property
@@ -283,12 +295,12 @@ class ResNetConfig:
         """Output channels of each stage."""
         return [4 * self.root_channels * 2**s for s in range(len(self.depths))]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain JSON types, with the architecture's name."""
         values = {**asdict(self), "image_size": list(self.size), "depths": list(self.depths)}
         return {"architecture": "resnet", **values}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ResNetConfig":
+    def from_dict(cls, values: Mapping[str, object]) -> "ResNetConfig":
         """Inverse of `to_dict`. UserError names an unknown field."""
         return cls(**known_fields(cls, values))

@@ -50,7 +50,7 @@ class StdConv2d(nn.Conv2d):
         ws_mode: WsMode,
         same: bool,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, bias=False)
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias=False)  # pyright: ignore
         self.ws_mode: WsMode = ws_mode
         self.same = same
 
@@ -143,7 +143,7 @@ def stages(
     """Stages; s has 4 * 2^s * root channels, and all but the first halve the resolution."""
     stages, channels = nn.ModuleList(), root
     for s, depth in enumerate(depths):
-        blocks = []
+        blocks: list[nn.Module] = []
         for b in range(depth):
             blocks.append(block(channels, root * 2**s, 2 if s and not b else 1, ws_mode))
             channels = 4 * root * 2**s
@@ -286,5 +286,5 @@ class ResNet(Backbone):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """As in big_vision, models/bit_paper.py: Flax's convolutions; the head is zero."""
+        """Follows big_vision, models/bit_paper.py: Flax's convolutions; the head is zero."""
         init_convolutions(self)

@@ -127,7 +127,7 @@ class VisionTransformer(Backbone):
         return self.head(self.fc_norm(tokens[:, 0])), self.head_dist(self.fc_norm(tokens[:, 1]))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
-        """All tokens, prefix first, after the final LayerNorm (unless `norm_after_pool`)."""
+        """Tokens, prefix first, after the final LayerNorm (unless `norm_after_pool`)."""
         return self.encode(*self.embed(images))
 
     def embed(
@@ -182,7 +182,7 @@ class VisionTransformer(Backbone):
     ) -> tuple[dict[int, Tensor], Tensor]:
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
-        outputs = {}
+        outputs: dict[int, Tensor] = {}
         place = self._place(grid, x)
         for i, block in enumerate(self.blocks[: end + 1]):
             x = run(block, self.activation_checkpointing, x, place)
@@ -194,9 +194,9 @@ class VisionTransformer(Backbone):
         return self.norm(x)
 
     def _parts(self, x: Tensor, layer: int, images: Tensor) -> tuple[Tensor, Tensor]:
-        prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
+        prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :].mT
         grid = [side // self.layer_strides[layer] for side in images.shape[-2:]]
-        return patches.transpose(1, 2).unflatten(2, grid), prefix
+        return patches.reshape(*patches.shape[:2], *grid), prefix
 
     def _with_positions(
         self, x: Tensor, grid: tuple[int, int], keep: Tensor | None = None
@@ -219,7 +219,7 @@ class VisionTransformer(Backbone):
         return self.pos_drop(x)
 
     def position_table(self, grid: tuple[int, int]) -> Tensor | None:
-        """What is added to the patches of this grid, `1 n d`; a learned one has prefix slots."""
+        """Positions to add to the patches of this grid, `1 n d`; a learned table has prefix slots."""
         config = self.config
         if self.fixed_positions is not None:
             if grid == config.grid:
@@ -243,7 +243,7 @@ class VisionTransformer(Backbone):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """As in vit_jax/models_vit.py; registers as in DINOv2, distillation token as in DeiT."""
+        """Follows vit_jax/models_vit.py; registers as in DINOv2, distillation token as in DeiT."""
         self.patch_embed.init_weights()
         for token, std in (
             (self.cls_token, 0.0),

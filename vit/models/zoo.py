@@ -5,10 +5,11 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.fields import is_object
 from vit.tables import resolve, rows
 
 if TYPE_CHECKING:
@@ -42,27 +43,22 @@ class Entry:
     """Publication of the sizes."""
 
 
-def config_from_dict(values: Any) -> ModelConfig:
+def config_from_dict(values: object) -> ModelConfig:
     """Inverse of a configuration's `to_dict`; "architecture" selects the class."""
     kinds: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
-    if not isinstance(values, dict):
+    if not is_object(values):
         raise UserError(f"model={shorten(values)} is not an object of fields")
     architecture = values.get("architecture", "vit")
     if not isinstance(architecture, str) or architecture not in kinds:
         raise UserError(
             f"architecture={shorten(repr(architecture))} is not one of {', '.join(kinds)}"
         )
-    if architecture == "resnet" and values.get("variant"):
-        raise UserError(
-            f"variant={shorten(repr(values['variant']))} changes a Vision Transformer, and this "
-            "model has no attention: name a ViT or a hybrid, or leave it out"
-        )
     return kinds[architecture].from_dict(values)
 
 
 def _read_zoo() -> dict[str, Entry]:
     table = json.loads(Path(__file__).with_name("zoo.json").read_text(encoding="utf-8"))
-    zoo = {}
+    zoo: dict[str, Entry] = {}
     for name, row in table["models"].items():
         values = {**table["families"].get(row.pop("family", ""), {}), **row}
         num_params, source = values.pop("num_params"), values.pop("source")
@@ -94,10 +90,6 @@ def canonical_name(name: str) -> str:
     UserError lists the nearest known names.
     """
     by_key = {_key(entry): entry for entry in ZOO}
-    if not isinstance(name, str):
-        raise UserError(
-            f"the name of a model is text, such as 'vit_b16', and not of type {type(name).__name__}"
-        )
     if _key(name) not in by_key:
         known = f"; known: {some_of(ZOO, 8)} (`vit models` lists them)"
         hint = did_you_mean(name.lower(), ZOO) or known
@@ -105,7 +97,7 @@ def canonical_name(name: str) -> str:
     return by_key[_key(name)]
 
 
-def model_config(name: str, **overrides: Any) -> ModelConfig:
+def model_config(name: str, **overrides: object) -> ModelConfig:
     """The configuration of a named model with other values in some fields."""
     config = ZOO[canonical_name(name)].config
     return config_from_dict({**config.to_dict(), **overrides})

@@ -7,7 +7,6 @@ with a SHA-256 of each of its files in digests.json.
 
 import argparse
 import hashlib
-import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -22,19 +21,19 @@ from vit.tables import resolve, rows
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
 LAST, BEST = "last.ckpt", "best.ckpt"
 DIGESTS = "digests.json"
-"""Of a sharded checkpoint: file -> SHA-256; written last, so that a folder with it is whole."""
+"""File of a sharded checkpoint, file -> SHA-256; written last, so that a folder with it is whole."""
 
 _BLOCK = 1 << 20
 
 
 class FolderReader(Protocol):
-    """A row of the table `folders`."""
+    """Reads a checkpoint that is a folder: a row of the table `folders`."""
 
     def __call__(
         self, path: Path, device: str, *, like: nn.Module | None, training: bool
     ) -> dict[str, Any] | None:
-        """Content of a folder that is whole, None for another kind of folder; arguments as of
-        `read_archive`."""
+        """None for another kind of folder; arguments as of `read_archive`. UserError unless every
+        file has the SHA-256 in DIGESTS."""
         ...
 
 
@@ -45,7 +44,7 @@ def check_archive(path: Path) -> None:
     files of other programs a CRC-32 of zero means none (torch.serialization.set_crc32_options).
     """
     if path.is_dir():
-        _check_folder(path)
+        read_archive(path, "meta")
         return
     ours = path.suffix == ".ckpt"
     with path.open("rb") as file:
@@ -60,19 +59,6 @@ def check_archive(path: Path) -> None:
                             pass
         except Exception as error:  # a wrong offset alone is BadZipFile, struct.error or OSError
             raise UserError(f"{path} is damaged or incomplete ({error})") from error
-
-
-def _check_folder(path: Path) -> None:
-    name = DIGESTS
-    try:
-        digests: dict[str, str] = json.loads((path / DIGESTS).read_bytes())
-        there = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
-        for name in sorted(digests.keys() | there):
-            if digest_of(path / name) != digests.get(name):
-                raise ValueError("it has changed since it was saved")
-    except (OSError, ValueError, AttributeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{path / name} is damaged or incomplete ({reason})") from error
 
 
 def digest_of(file: Path) -> str:
@@ -110,12 +96,12 @@ def read_archive(
     `training`: False leaves out what only a resume needs, of a folder. `mmap`: tensors of a file
     are read when they are used.
     """
-    check_archive(path)
     if not path.is_dir():
+        check_archive(path)
         return load_torch(path, device, mmap=mmap)
     for row in rows("folders").values():
-        content = resolve(row)(path, device, like=like, training=training)
-        if content is not None:
+        reader: FolderReader = resolve(row)
+        if (content := reader(path, device, like=like, training=training)) is not None:
             return content
     raise UserError(f"{path} is a folder of a kind that is not read here")
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vit.errors import UserError, some_of
+from vit.models.fields import JsonObject
 from vit.models.zoo import ModelConfig
 from vit.tables import made, rows
 from vit.weights.weight_file import WeightFile
@@ -26,27 +27,27 @@ class Recognised:
     """A file as its format understands it. No tensor has been read yet."""
 
     format: str
-    """For people: "timm", "Google npz", ..."""
+    """Name for people, such as "timm" or "Google npz"."""
     config: ModelConfig
     tensors: LazyTensors
     used: set[str]
     """Keys of the file that `tensors` reads."""
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Keys that are knowingly not used -> why."""
-    unexpected: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list[str])
     """Keys that no rule knows: an error when the model is built."""
     classes: list[str] | None = None
-    preprocess: dict[str, Any] | None = None
+    preprocess: JsonObject | None = None
     unprepared: str = ""
     """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
     """Assumptions, for the report."""
     average: bool = False
     """The weights are the average of a training's."""
     check: Callable[[], None] = lambda: None
     """Run before the first tensor is used; UserError if the file is damaged."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Of our own files: recipe, metrics, source."""
+    extra: JsonObject = field(default_factory=dict[str, Any])
+    """Recipe, metrics and source of our own files."""
 
 
 class Format(ABC):
@@ -54,7 +55,7 @@ class Format(ABC):
 
     @abstractmethod
     def matches(self, file: WeightFile) -> bool:
-        """Whether the names of the tensors are this format's, or a description says so."""
+        """True if the names of the tensors are this format's, or a description says so."""
 
     @abstractmethod
     def recognise(self, file: WeightFile) -> Recognised:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing_extensions import override
 
 from vit.console import is_first_process
 from vit.errors import UserError, shorten
+from vit.models.fields import JsonObject, is_list, is_object
 from vit.models.zoo import Model, ModelConfig, config_from_dict
 from vit.preprocessing import Preprocess
 from vit.weights.formats import Format, Recognised
@@ -28,12 +28,12 @@ from vit.weights.weight_file import FORMAT, WeightFile, open_weights, parse_json
 from vit.writing import atomic, write_json
 
 OURS = (FORMAT, "Lightning checkpoint")
-"""What reports of a load call files of this package."""
+"""Names of the formats of this package in the report of a load."""
 VERSION = 1
-"""Of the description; a file of another version is refused."""
+"""Version of the description; a file of another version is refused."""
 WEIGHTS = "model.safetensors"
 _EDITABLE = ("classes", "preprocess")
-"""Of config.json; all else is read from the header of the weights."""
+"""Fields of config.json that may be edited; the rest is read from the header of the weights."""
 _PATH_OPTIONS = ("root", "pretrained", "run_dir", "resume", "source")
 """Options and entries whose values are paths, also where they are relative."""
 _ABSOLUTE = re.compile(
@@ -52,10 +52,10 @@ class NativeInfo:
     """The description that is saved with a model's weights."""
 
     classes: list[str] | None = None
-    """In the order of the logits."""
-    preprocess: dict[str, Any] | None = None
+    """Class names in the order of the logits."""
+    preprocess: JsonObject | None = None
     """`Preprocess.to_dict()`."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict[str, Any])
     """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
@@ -64,8 +64,8 @@ def save_native(
     model: Model,
     *,
     classes: list[str] | None,
-    preprocess: dict[str, Any] | None,
-    extra: dict[str, Any],
+    preprocess: JsonObject | None,
+    extra: JsonObject,
 ) -> list[Path]:
     """Writes a model directory, and returns its files. Each file appears whole or not at all, also
     over an older one.
@@ -116,7 +116,7 @@ class Native(Format):
         if file.vit is not None and config.num_classes:
             info.extra.update(_measured(file, notes))
         checkpoint, digest = info.extra.get("checkpoint"), values.get("sha256")
-        averaged = isinstance(checkpoint, dict) and checkpoint.get("weights") == "ema"
+        averaged = is_object(checkpoint) and checkpoint.get("weights") == "ema"
         return Recognised(
             format=label,
             config=config,
@@ -131,20 +131,20 @@ class Native(Format):
         )
 
 
-def _measured(file: WeightFile, notes: list[str]) -> dict[str, Any]:
+def _measured(file: WeightFile, notes: list[str]) -> JsonObject:
     """Temperature and thresholds of a run's model, if it has the weights of this checkpoint of the
     run; else a note."""
     folder = file.path.resolve().parent.parent / "model"
     if (folder / WEIGHTS).is_file():
         values, _, _ = _description(open_weights(folder))
         if values.get("sha256") == fingerprint({name: file.read(name) for name in file.shapes}):
-            extra = values.get("extra") or {}
+            extra: JsonObject = values.get("extra") or {}
             return {key: extra[key] for key in ("temperature", "thresholds") if key in extra}
     notes.append("no temperature was fitted to the probabilities of this checkpoint")
     return {}
 
 
-def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
+def _description(file: WeightFile) -> tuple[JsonObject, Path, list[str]]:
     """The description, the file that has it, and notes."""
     beside = file.path.parent / "config.json"
     text = file.header.get(FORMAT, "")
@@ -166,7 +166,7 @@ def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
     return {**header, **current}, beside, [note] if edited else []
 
 
-def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, NativeInfo]:
+def _checked(values: JsonObject, path: Path) -> tuple[ModelConfig, NativeInfo]:
     """The description in `path`. UserError names the path and the first value that is wrong."""
     try:
         if values.get("version", VERSION) != VERSION:
@@ -176,12 +176,13 @@ def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, Native
             )
         config = config_from_dict(values.get("model"))
         check_names(values.get("classes"), config.num_classes)
-        preprocess, extra = values.get("preprocess"), values.get("extra") or {}
+        preprocess: JsonObject | None = values.get("preprocess")
+        extra: object = values.get("extra") or {}
         if preprocess is not None:
-            if isinstance(preprocess, Mapping):
+            if is_object(preprocess):
                 preprocess = {"image_size": [*config.size], **preprocess}
             preprocess = Preprocess.from_dict(preprocess).to_dict()
-        if not isinstance(extra, dict):
+        if not is_object(extra):
             raise UserError(f"extra={shorten(extra)} is not an object")
         check_labels(extra, config.num_classes)
     except UserError as error:
@@ -201,9 +202,9 @@ def without_local_paths(value: object, option: str = "") -> object:
 
     `option`: the key of the value.
     """
-    if isinstance(value, Mapping):
+    if is_object(value):
         return {key: without_local_paths(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list(value):
         return [without_local_paths(item, option) for item in value]
     if not isinstance(value, str):
         return value

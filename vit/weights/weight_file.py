@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from vit.errors import UserError
+from vit.models.fields import JsonObject, is_object
 from vit.tables import resolve, rows
 from vit.weights import lora
 from vit.weights.archives import DIGESTS, read_archive, reason
+from vit.weights.sealed import opened
 
 FORMAT = "vit"
 """Key of the description in our own files: a safetensors header, and a checkpoint."""
@@ -40,21 +42,21 @@ class WeightFile:
     path: Path
     shapes: Shapes
     read: Callable[[str], Tensor]
-    header: dict[str, str] = field(default_factory=dict)
+    header: dict[str, str] = field(default_factory=dict[str, str])
     """Metadata of a safetensors file."""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict[str, Any])
     """config.json beside the file."""
-    preprocessor: dict[str, Any] = field(default_factory=dict)
+    preprocessor: JsonObject = field(default_factory=dict[str, Any])
     """preprocessor_config.json beside the file."""
-    vit: dict[str, Any] | None = None
+    vit: JsonObject | None = None
     """The description in a Lightning checkpoint of this package."""
     prefix: str = ""
     """Beginning of the tensors' names in the file, left out here, such as "state_dict.model."."""
     average: bool = False
     """The tensors are the average of a training's weights."""
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Other parts of the file -> why they are not used."""
-    hints: dict[str, Any] = field(default_factory=dict)
+    hints: JsonObject = field(default_factory=dict[str, Any])
     """Facts from the user: image_size, and fields of the configuration."""
 
 
@@ -67,7 +69,7 @@ class Opener(Protocol):
 
 
 def open_weights(
-    path: str | Path, hints: dict[str, Any] | None = None, wanted: WeightSet | None = None
+    path: str | Path, hints: Mapping[str, object] | None = None, wanted: WeightSet | None = None
 ) -> WeightFile:
     """Opens a weight file, a directory with one, or a run directory.
 
@@ -83,7 +85,7 @@ def open_weights(
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     return replace(
         file,
-        hints=hints or {},
+        hints=dict(hints or {}),
         config=read_json(path.parent / "config.json"),
         preprocessor=read_json(path.parent / "preprocessor_config.json"),
     )
@@ -120,7 +122,7 @@ def open_saved(path: Path, wanted: WeightSet | None = None) -> WeightFile | None
     """A model or checkpoint that this package has saved; None for another file."""
     if path.suffix == ".ckpt" or path.is_dir():
         content = read_archive(path, training=wanted == "raw", mmap=True)
-        described = isinstance(content, dict) and isinstance(content.get(FORMAT), dict)
+        described = is_object(content) and is_object(content.get(FORMAT))
         return _checkpoint(path, content, wanted) if described else None
     if not is_safetensors(path):
         return None
@@ -146,15 +148,15 @@ def is_safetensors(path: Path) -> bool:
 def open_safetensors(path: Path) -> WeightFile:
     """A safetensors file as it is."""
     try:
-        file = safe_open(str(path), framework="pt")
+        file = opened(path)
         shapes = Shapes({key: tuple(file.get_slice(key).get_shape()) for key in file.keys()})
-        header = dict(file.metadata() or {})
+        header = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     return WeightFile(path=path, shapes=shapes, read=file.get_tensor, header=header)
 
 
-def _checkpoint(path: Path, content: dict[str, Any], wanted: WeightSet | None) -> WeightFile:
+def _checkpoint(path: Path, content: JsonObject, wanted: WeightSet | None) -> WeightFile:
     """The network in a run's checkpoint; low-rank updates are added to its weights."""
     entry = _RAW if wanted == "raw" and _RAW in content else "state_dict"
     other: WeightSet = "average" if entry == _RAW else "raw"
@@ -187,17 +189,17 @@ def _checkpoint(path: Path, content: dict[str, Any], wanted: WeightSet | None) -
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """The object in a JSON file, {} if there is none."""
     return parse_json(path.read_bytes(), path) if path.is_file() else {}
 
 
-def parse_json(text: str | bytes, path: Path) -> dict[str, Any]:
+def parse_json(text: str | bytes, path: Path) -> JsonObject:
     """The JSON object in `text`, which stands in `path`. UserError for anything else."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged or no JSON ({reason(error)})") from error
-    if not isinstance(values, dict):
+    if not is_object(values):
         raise UserError(f"{path} is damaged: it holds a JSON {type(values).__name__}, no object")
     return values

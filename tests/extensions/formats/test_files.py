@@ -51,7 +51,7 @@ def test_a_head_without_class_names_is_kept_by_number_alone(layout: str, tmp_pat
         assert report.classes == options.get("classes")
     loaded, report = load_pretrained(path, **heads, classes=names)
     assert not loaded.get_parameter("head.weight").any()
-    assert report.reinitialised == ["head"] and report.kept == [] and report.classes == names
+    assert report.reinitialised == ["head"] and report.known_rows == [] and report.classes == names
     assert report.head == "zeros for 3 classes, the file does not name its classes"
 
 

@@ -90,7 +90,7 @@ class LinearProbe(Callback):
         if data.sampling.balanced:
             counts = labels.bincount(minlength=data.num_classes).clamp(min=1)
             weights = balanced_weights(counts.tolist())
-        options, heads, known = (strengths, weights), [], module.load_report.kept
+        options, heads, known = (strengths, weights), [], module.load_report.known_rows
         for layer, inputs in given:
             head = fit_head(inputs, labels, data.num_classes, *options, groups=self._groups)
             if known:
