@@ -219,7 +219,7 @@ class VisionTransformer(Backbone):
         return self.pos_drop(x)
 
     def position_table(self, grid: tuple[int, int]) -> Tensor | None:
-        """Positions to add to the patches of this grid, `1 n d`; a learned table has prefix slots."""
+        """Positions of the patches of this grid, `1 n d`; a learned table has prefix slots."""
         config = self.config
         if self.fixed_positions is not None:
             if grid == config.grid:

@@ -21,7 +21,7 @@ from vit.tables import resolve, rows
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
 LAST, BEST = "last.ckpt", "best.ckpt"
 DIGESTS = "digests.json"
-"""File of a sharded checkpoint, file -> SHA-256; written last, so that a folder with it is whole."""
+"""File of a sharded checkpoint, name -> SHA-256; written last, so a folder with it is whole."""
 
 _BLOCK = 1 << 20
 
