@@ -75,6 +75,8 @@ TABLES: dict[str, dict[str, str]] = {
         "huggingface": "vit.extensions.formats.huggingface:HuggingFace",
         "google": "vit.extensions.formats.google:Google",
     },
+    # Asked for a file that this package has not saved -> vit.weights.weight_file.Opener.
+    "weight_files": {"foreign": "vit.extensions.formats.files:open_file"},
     # Checkpoint that is a folder -> vit.weights.archives.FolderReader.
     "folders": {"sharded": "vit.extensions.scale.sharded:read_folder"},
     # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.

@@ -5,7 +5,7 @@
 `vit` loads the file of each model of timm, torchvision and transformers, at full size and with
 random values in every parameter. Logits are compared on the same images, at the model's native size
 and at another one. Google's .npz files are compared with a NumPy forward pass written from the
-papers' equations (tests/weights/numpy_forward.py). Writes benchmarks/results/parity_<date>.json
+papers' equations (tests/extensions/formats/numpy_forward.py). Writes benchmarks/results/parity_<date>.json
 and docs/parity.md; the last line of output is the JSON.
 """
 
@@ -120,7 +120,7 @@ def numpy_peer(case: Case, folder: Path) -> tuple[None, Answer, Path]:
     """The papers' equations on a .npz file in Google's layout."""
     import numpy as np
 
-    from tests.weights import numpy_forward
+    from tests.extensions.formats import numpy_forward
 
     model = filled(vit.create_model(case.model))
     save_native(folder / "native", model, classes=None, preprocess=None, extra={})

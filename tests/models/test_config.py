@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vit.errors import UserError
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import config_from_dict
 
 # Neither the default nor in conflict with the other fields' defaults.
@@ -31,7 +31,7 @@ CHANGED = {
     "pos_embed": "sincos2d",
     "pos_embed_class_slot": False,
     "pos_resize": "bicubic",
-    "rotary": Rotary(shift=0.1, rescale=2.0),
+    "rotary": {"shift": 0.1, "rescale": 2.0},
     "representation_size": 24,
     "dropout": 0.1,
     "drop_path": 0.1,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TINY, Vit
-from tests.weights.mirror import mirrored
+from tests.extensions.formats.mirror import mirrored
 
 CPU = "--trainer.accelerator=cpu"
 

@@ -78,7 +78,7 @@ def _held_out(
         return _outputs_of_val(trainer, model, data), where
     start = model.load_report
     # Weights that name one of the classes may have been trained on these very images.
-    unseen = start is not None and start.reinitialised and not start.kept
+    unseen = start is not None and start.reinitialised and not start.known_rows
     probes = [c for c in callbacks_of(trainer) if isinstance(c, LinearProbe) and c.alone and unseen]
     pairs = [pair for probe in probes for pair in probe.held_out]
     where = "training images, each by a head that was fitted without it"

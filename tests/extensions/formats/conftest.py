@@ -1,5 +1,29 @@
-"""Weights beside the checkout, and a server of files."""
+"""Where the real weights are, if anywhere; and a server for weights that are fetched."""
 
-from tests.weights.conftest import server, shared_weights
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["server", "shared_weights"]
+import pytest
+
+from tests.extensions.formats.loopback import Server, url
+from vit.extensions.formats import hub
+
+
+@pytest.fixture(scope="session")
+def shared_weights() -> Path:
+    """Real weights beside the checkout, which are not part of it."""
+    beside = Path(__file__).parents[4] / "shared"
+    path = Path(os.environ.get("VIT_SHARED", beside)) / "weights" / "vit_s14_dinov2_saliency"
+    if not (path / "reference.npz").is_file():
+        pytest.skip(f"no real weights at {path}; VIT_SHARED names the folder that has them")
+    return path
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Stands in for every address but hf://; what is downloaded goes to tmp_path / "cache"."""
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
+    with Server.running(monkeypatch) as server:
+        monkeypatch.setattr(hub, "GOOGLE", url(server, ""))
+        yield server

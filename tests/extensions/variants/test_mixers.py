@@ -16,7 +16,7 @@ from vit.extensions import inspection
 from vit.extensions.adaptation.lora import add_lora
 from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 from vit.extensions.variants.table import MIXERS
-from vit.models.config import Rotary, ViTConfig
+from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Place
 from vit.models.zoo import build_model
 from vit.weights.native import save_native
@@ -166,7 +166,7 @@ def test_bfloat16_is_near(name: str) -> None:
 
 
 def test_rotary_positions_turn_queries_and_keys_or_are_refused() -> None:
-    options: dict[str, Any] = {"pos_embed": "none", "rotary": Rotary(key_bias=True)}
+    options: dict[str, Any] = {"pos_embed": "none", "rotary": {"key_bias": True}}
     for name, more in (("window", {"size": (4, 6), "bias": False}), ("linformer", {"k": 27})):
         model = built("mixer", name, more, **options)
         x, layer = random_images(2, 27, 32), model.blocks[1].attn

@@ -14,7 +14,7 @@ from vit.errors import UserError
 from vit.extensions import inspection
 from vit.extensions.adaptation.lora import add_lora
 from vit.extensions.variants.experts import BALANCE, Experts, ExpertsOptions, balance_loss
-from vit.models.config import Rotary, ViTConfig
+from vit.models.config import ViTConfig
 from vit.models.encoder import Place
 from vit.models.zoo import build_model
 from vit.training.image_classifier import ImageClassifier
@@ -336,7 +336,7 @@ CONFLICTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (variant(residual="none"), {"drop_path": 0.1}, "set drop_path=0"),
     (variant(residual="rezero"), {"layer_scale": 0.1}, "rezero, and layer_scale=0.1 both scale"),
     (variant(stack="shared"), {"drop_path": 0.1}, "drop_path=0.1 is of each layer"),
-    (variant(stack="funnel"), {"rotary": Rotary()}, "rotary positions are of the whole grid"),
+    (variant(stack="funnel"), {"rotary": {}}, "rotary positions are of the whole grid"),
 ]
 
 

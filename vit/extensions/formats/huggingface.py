@@ -9,16 +9,18 @@ from vit.errors import UserError
 from vit.extensions.formats import huggingface_bit as bit
 from vit.extensions.formats import huggingface_reading as reading
 from vit.extensions.formats import huggingface_writing as writing
-from vit.extensions.formats.exporting import directory
+from vit.extensions.formats.descriptions import check_descriptions
+from vit.extensions.formats.exporting import Export, Writable, directory
 from vit.extensions.formats.huggingface_labels import THRESHOLDS
 from vit.extensions.formats.preprocessing import rounding_note, to_huggingface
 from vit.models.config import ResNetConfig
 from vit.models.zoo import ModelConfig
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
+from vit.weights.formats import Recognised
+from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 
 
-class HuggingFace(Format):
+class HuggingFace(Writable):
     """Row of the table `formats`."""
 
     @override
@@ -27,6 +29,7 @@ class HuggingFace(Format):
 
     @override
     def recognise(self, file: WeightFile) -> Recognised:
+        check_descriptions(file)
         if (error := reading.refusal(file)) is not None:
             raise error
         return (reading if reading.matches(file) else bit).recognise(file)
@@ -55,4 +58,5 @@ class HuggingFace(Format):
     @override
     def refuse(self, file: WeightFile) -> UserError | None:
         """For every family that config.json names, and for a tensor that none of ours has."""
+        check_descriptions(file)
         return reading.refusal(file)

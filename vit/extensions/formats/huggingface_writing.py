@@ -16,6 +16,7 @@ from vit.extensions.formats.huggingface_reading import (
     vit_rules,
 )
 from vit.extensions.formats.layout import exported
+from vit.extensions.formats.rotary import Rotary
 from vit.models.config import ViTConfig
 
 _ARCHITECTURES = {
@@ -46,7 +47,7 @@ def write(
         config.depth,
         [{**SPELLINGS, **SPELLINGS_OF_DINOV3}[spelling]],
         dinov3=dinov3,
-        keyless=config.rotary is not None and not config.rotary.key_bias,
+        keyless=dinov3 and not Rotary.of(config.rotary).key_bias,
     )
     if kind == "deit" and config.num_classes:
         rules = [r for r in rules if not r.theirs[0].startswith("classifier.")] + teacher_rules()
@@ -144,8 +145,7 @@ def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str
 
 
 def _values_of_dinov3(config: ViTConfig) -> dict[str, Any]:
-    rotary, gated = config.rotary, config.activation == "swiglu"
-    assert rotary is not None
+    rotary, gated = Rotary.of(config.rotary), config.activation == "swiglu"
     return {
         **({"hidden_act": "silu"} if gated else {}),
         "use_gated_mlp": gated,

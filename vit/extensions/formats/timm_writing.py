@@ -8,15 +8,22 @@ import torch
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed, directory
+from vit.extensions.formats.exporting import (
+    ANY,
+    Export,
+    arithmetic_notes,
+    check_expressed,
+    directory,
+)
 from vit.extensions.formats.layout import Rule, exported
 from vit.extensions.formats.preprocessing import rounding_note, to_timm
+from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import ROTARY_FORM
 from vit.extensions.formats.timm_reading import joined
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.zoo import ModelConfig
-from vit.weights.formats import Export, NativeInfo
+from vit.weights.native import NativeInfo
 
 _HYBRIDS: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
@@ -51,7 +58,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         pool, num_features = arguments["global_pool"], config.width
         if config.rotary is not None:
             split, notes = arguments["swiglu_align_to"] > 0, []
-            tensors = exported(tensors, [_of_dinov3(k, config.rotary, split) for k in tensors])
+            rotary = Rotary.of(config.rotary)
+            tensors = exported(tensors, [_of_dinov3(k, rotary, split) for k in tensors])
         if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
             table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
             gap = table.new_zeros(1, config.num_registers, config.width)
@@ -142,7 +150,7 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         return arguments
     arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
     if config.rotary is not None:
-        return arguments | _arguments_of_dinov3(config, config.rotary)
+        return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
     return arguments | {
         "fc_norm": config.norm_after_pool,
         "reg_tokens": config.num_registers,

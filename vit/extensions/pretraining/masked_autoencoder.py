@@ -165,5 +165,5 @@ class Decoder(nn.Module):
         """Pixels of the `chosen` patches. `recompute`: of layers, in the backward pass."""
         x = torch.cat([prefix, patches], dim=1) + self.positions.to(patches.dtype)
         for block in self.blocks:
-            x = run(block, x, recompute, place)
+            x = run(block, recompute, x, place)
         return self.predictor(self.norm(rows(x[:, place.num_prefix :], chosen)))

@@ -90,7 +90,7 @@ class LinearProbe(Callback):
         if data.sampling.balanced:
             weights = balanced_weights(labels.bincount(minlength=data.num_classes).tolist())
         options = WIDE_STRENGTHS if self.alone else STRENGTHS, weights
-        known = module.load_report.kept if module.load_report else []
+        known = module.load_report.known_rows if module.load_report else []
         heads: list[FittedHead] = []
         for layer, inputs in pairs:
             head = fit_head(inputs, labels, data.num_classes, *options, groups=groups)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.weights.loopback import Server, url
+from tests.extensions.formats.loopback import Server, url
 from vit.extensions.formats import published
 from vit.extensions.formats.convert import convert
 from vit.models.zoo import build_model, model_config

@@ -1,14 +1,17 @@
-"""Which tensors of a file are the model, among all that a training saves with it."""
+"""The model in a file, among all that a training of another package saves with it."""
 
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from vit.errors import UserError, some_of
+from vit.extensions.formats.layout import renamed
+from vit.weights.weight_file import SETS, WeightFile, WeightSet
 
 _WRAPPERS = re.compile(
     r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
@@ -28,8 +31,6 @@ _OF_TRANSFORMERS = (
 _AVERAGE = frozenset("ema average averaged avg teacher momentum target swa shadow".split())
 _OPTIMIZER = frozenset("optimizer optimizers optim opt exp sq buffer moment grad grads".split())
 _RAW = frozenset("student online current".split())
-KINDS = {"raw": "raw weights", "average": "average of the weights"}
-"""Sets of weights that a training may save."""
 
 
 def flattened(content: Mapping[Any, Any], start: str = "") -> dict[str, Tensor]:
@@ -46,18 +47,27 @@ def flattened(content: Mapping[Any, Any], start: str = "") -> dict[str, Tensor]:
     return tensors
 
 
-def unwrapped(name: str) -> str:
+def _unwrapped(name: str) -> str:
     """The name of a tensor without the modules that compile, shard or recompute others."""
     return _CHUNK.sub("blocks.", _WRAPPERS.sub("", name))
 
 
-def model_in(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], asked: str | None
+def model_of(file: WeightFile, wanted: WeightSet | None) -> WeightFile:
+    """The file below the prefix of the model that is meant."""
+    file = renamed(file, _unwrapped)
+    prefix, average, left_out = _model_in(file.path, file.shapes, wanted)
+    size = len(prefix)
+    model = renamed(file, lambda key: key[size:] if key.startswith(prefix) else None)
+    return replace(model, prefix=prefix, average=average, left_out=left_out)
+
+
+def _model_in(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], wanted: WeightSet | None
 ) -> tuple[str, bool, dict[str, str]]:
     """The prefix at which the model begins; whether it is the average of a training's weights; and
     other parts of the file, with the reason why they are left out.
 
-    `asked`: "raw" or "average"; None is the average, if there is one. UserError for several models.
+    `wanted`: None is the average, if there is one. UserError for several models.
     """
     starts = {_start(m[1], shapes) for m in map(_MODEL.fullmatch, shapes) if m}
     starts = {start for start in starts if not _words(start) & _OPTIMIZER}
@@ -67,14 +77,14 @@ def model_in(
         return common[: common.rfind(".") + 1], False, {}
     starts.sort(key=lambda start: (_rank(start), start))
     raw, average = starts[0], starts[-1]
-    prefix = raw if asked == "raw" else average
+    prefix = raw if wanted == "raw" else average
     apart = len(starts) == 2 and _rank(raw) < _rank(average)
-    if len(starts) > 1 and not (apart and (asked or _alike(shapes, raw, average))):
+    if len(starts) > 1 and not (apart and (wanted or _alike(shapes, raw, average))):
         names = some_of((start.rstrip(".") for start in starts), 4)
         choice = "; weights=raw takes the first, average the second" if apart else ""
         raise UserError(f"{path} holds several models, {names}; save one of them alone{choice}")
     averaged = prefix == average if apart else _rank(prefix) > 0
-    other = "raw" if averaged else "average"
+    other: WeightSet = "raw" if averaged else "average"
     left_out: dict[str, str] = {}
     for name, shape in shapes.items():
         if not name.startswith(prefix) and shape:  # counters have no shape
@@ -82,7 +92,7 @@ def model_in(
             same = len(os.path.commonprefix([parts, prefix.split(".")]))
             group, why = ".".join(parts[: same + 1]), "beside the model"
             if any(start.startswith(f"{group}.") for start in starts):
-                why = f"the {KINDS[other]}; weights={other} takes them"
+                why = f"the {SETS[other]}; weights={other} takes them"
             elif _rank(group) > 0 and not _words(group) & _OPTIMIZER:
                 why = "it looks like an average, in a layout that is not read"
             left_out[group] = why

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 import vit
-from tests.weights.checkpoint_peers import assert_same, outputs
+from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from vit.errors import UserError
 from vit.weights.pretrained import load_pretrained
 from vit.weights.report import LoadReport
