@@ -91,9 +91,3 @@ def test_a_mistake_gets_one_line_with_the_value(
     with pytest.raises(UserError, match=message) as caught:
         config.__post_init__()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [ViTConfig, ResNetConfig])
-def test_an_unknown_field_suggests_the_known_one(kind: type) -> None:
-    with pytest.raises(UserError, match="'imagesize'; did you mean 'image_size'"):
-        kind.from_dict({"imagesize": 32})

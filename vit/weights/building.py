@@ -23,7 +23,7 @@ class _NoInit(TorchFunctionMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        if func.__module__ == "torch.nn.init":
+        if getattr(func, "__module__", None) == "torch.nn.init":  # some operators have none
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 

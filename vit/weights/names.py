@@ -157,9 +157,9 @@ def record_of(weights: str | Path) -> Path | None:
         return None
     place = Path(locate(weights)[0]).expanduser()
     for path in (place, place.resolve()):  # a link may lead to a run, or be in one
-        folders = (
-            (path / "model", path) if is_model else (path.parent, path.parent.parent / "model")
-        )
+        folders = (path.parent, path.parent.parent / "model")  # RUN/checkpoints/best.ckpt
+        if path.is_dir() and path.suffix != ".ckpt":
+            folders = (path / "model", path)
         for folder in folders:
             if (file := folder / TRAINED_ON).is_file():
                 return file
