@@ -14,14 +14,13 @@ from vit.data.settings import InputFormat, Loading, ModelClasses, Reading, Split
 from vit.errors import UserError
 
 PACKAGE = '''
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from vit.data.folder import Part, part_splits
 from vit.data.items import Opened
+from vit.data.labelling import Labelled, make_splits
 from vit.data.roots import Source
 from vit.data.sources import PathList, by_split
 
@@ -44,14 +43,15 @@ class NpzFolder(Source):
         files = {path.stem: path for path in Path(root).expanduser().glob("*.npz")}
         words = by_split(root, sorted(files))
         readers = {split: partial(self.part, files[word]) for split, word in words.items()}
-        return part_splits(root, readers, reading)
+        return make_splits(root, readers, reading)
 
     def part(self, file):
         content = np.load(file)
         labels = content["labels"].tolist()
         names = PathList(f"{file.stem}/{place}" for place in range(len(labels)))
-        groups = [(label, 1) for label in labels]
-        return Part(str(file), Arrays(content["images"]), names, names, groups, Counter())
+        classes, entries = np.unique(labels, return_inverse=True)
+        images, each = Arrays(content["images"]), [(label,) for label in classes.tolist()]
+        return Labelled(str(file), images, names, each, entries, in_class_order=True)
 '''
 
 

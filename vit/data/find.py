@@ -9,7 +9,7 @@ from vit.cache import cache_directory
 from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
-from vit.data.manifest import SUFFIXES, Listing, Table, load_manifest
+from vit.data.manifest import SUFFIXES, Listing, Table
 from vit.data.roots import check_root, rows_for, source_of
 from vit.data.settings import Reading
 from vit.data.sources import PathList, Splits, missing_files
@@ -23,7 +23,7 @@ def find_splits(
     """The splits of a named data set, or of `root`: files, or images of a Python program."""
     if root is None:
         assert dataset is not None
-        reading.refuse_separator(dataset)
+        reading.refuse_columns(dataset)
         splits = load_dataset(dataset, reading, data_dir=data_dir)
         return splits if reading.labelled else replace(splits, classes=[])
     if isinstance(root, Splits):
@@ -32,7 +32,7 @@ def find_splits(
         return source.splits(root, reading)
     try:
         if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
-            return load_manifest(Listing(Table(root), reading))
+            return Listing(Table(root), reading).read()
         return load_folder(root, reading)
     except UserError:
         for row in rows_for(root):

@@ -181,11 +181,14 @@ class Reading:
     known: "Known | None" = None
     """Images that weights learned, of which none is cut from train."""
 
-    def refuse_separator(self, where: str | None) -> None:
-        """UserError for a separator where images are not listed but trained on."""
-        if self.separator is not None and self.labelled and self.model is None:
-            separator = f"data.label_separator={self.separator!r}"
-            raise UserError(f"{where} is no CSV or Parquet file: leave out {separator}")
+    def refuse_columns(self, where: str) -> None:
+        """UserError for options of lists where images are not listed but trained on."""
+        options = {"label_separator": self.separator, "columns.group": self.columns.group}
+        for name, value in options.items():
+            if value is not None and self.labelled and self.model is None:
+                raise UserError(
+                    f"{where} is not a CSV or Parquet file: leave out data.{name}={value!r}"
+                )
 
     @property
     def has_classes(self) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from vit.data.groups import group_numbers
 from vit.data.items import Opened
 from vit.errors import UserError, printable, some_of
 
@@ -272,21 +271,11 @@ def all_of_one(
     return Splits(model.names, **sets, val_origin="given", test_origin="given", **about)
 
 
-def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sorts runs of digits by value: 1, 2, 10; other characters by code point."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(0, int(p), p) if p.isdecimal() and p.isascii() else (1, 0, p) for p in parts if p]
-
-
-def class_order(names: Iterable[str]) -> list[str]:
-    """The classes in the order of their indices."""
-    return sorted(set(names), key=natural_key)
-
-
-def check_classes(classes: list[str], where: str) -> None:
-    """Raises UserError for a single class."""
-    if len(classes) == 1:
-        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed")
+def group_numbers(groups: Iterable[str]) -> np.ndarray:
+    """A hash of each name, int64 `n`: a group has the same number in every set."""
+    names = (name.encode("utf-8", "surrogateescape") for name in groups)
+    digests = (blake2b(name, digest_size=8).digest() for name in names)
+    return np.array([int.from_bytes(digest, signed=True) for digest in digests], np.int64)
 
 
 def missing_files(paths: PathList) -> list[int]:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from vit.console import Meter, note
-from vit.data.groups import group_numbers
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import SPLITS, ImageSet
+from vit.data.sources import SPLITS, ImageSet, group_numbers
 from vit.extensions.datacheck.check import Finding, Pictures
 from vit.extensions.evaluation.frozen import Frozen
 from vit.logistic import STRENGTHS, held_out_logits, total_loss
