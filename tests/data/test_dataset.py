@@ -131,7 +131,7 @@ class Stored(Opened):
         return Image.fromarray(values) if index else values
 
 
-@pytest.mark.parametrize(("index", "words"), [(0, "array of <f4"), (1, "PIL image of mode F")])
+@pytest.mark.parametrize(("index", "words"), [(0, "array of float32"), (1, "PIL image of mode F")])
 def test_what_has_no_file_is_named_by_its_image(index: int, words: str, capsys):
     names = PathList(["cat/a", "dog/b"])
     images, opened = ImageSet(Stored(), np.zeros(2, np.int64), names), f"{names[index]}: {words}"

@@ -4,7 +4,6 @@ import time
 import warnings
 from contextlib import suppress
 from shlex import quote
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,7 +19,7 @@ DARK = 2**14
 """Values of 16 bits below which an image is nearly black in 8, as of cameras of 12 bits."""
 
 
-def way_on(root: Any, images: ImageSet, skip_option: str) -> str:
+def way_on(root: object, images: ImageSet, skip_option: str) -> str:
     """Says what to do about one of the `images` in `root` that cannot be read."""
     skip = f"{skip_option} leaves such images out"
     if not isinstance(root, str) or not isinstance(images.items, PathList):

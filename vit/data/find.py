@@ -1,9 +1,8 @@
-"""From what a user names, a data set or files, to its splits; nothing is decoded."""
+"""The splits of a data set by name, or of files; nothing is decoded."""
 
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vit.cache import cache_directory
 from vit.data.catalog import CATALOG
@@ -18,11 +17,10 @@ from vit.tables import resolve
 
 
 def find_splits(
-    dataset: str | None, root: Any, reading: Reading, *, data_dir: str | None = None
+    dataset: str | None, root: object, reading: Reading, *, data_dir: str | None = None
 ) -> Splits:
     """The splits of a named data set, or of `root`: files, or images of a Python program."""
-    if root is None:
-        assert dataset is not None
+    if dataset is not None and root is None:
         reading.refuse_columns(dataset)
         splits = load_dataset(dataset, reading, data_dir=data_dir)
         return splits if reading.labelled else replace(splits, classes=[])
@@ -30,22 +28,23 @@ def find_splits(
         return root
     if (source := source_of(root)) is not None:
         return source.splits(root, reading)
+    path = str(root)
     try:
-        if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
-            return Listing(Table(root), reading).read()
-        return load_folder(root, reading)
+        if path.lower().endswith(SUFFIXES) and not os.path.isdir(path):
+            return Listing(Table(path), reading).read()
+        return load_folder(path, reading)
     except UserError:
         for row in rows_for(root):
             resolve(row)  # a source that is not installed is the reason
         raise
 
 
-def check_source(dataset: str | None, root: Any) -> None:
+def check_source(dataset: str | None, root: object) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
-        given = f"no data (root={root!r})"
-        raise UserError(f"{given}: give --data with a folder, a CSV, or the name of a data set")
+        remedy = "give --data with a folder, a CSV, or the name of a data set"
+        raise UserError(f"no data (root={root!r}): {remedy}")
     if dataset is not None and dataset not in CATALOG:
         if os.path.exists(os.path.expanduser(dataset)):
             raise UserError(f"dataset={dataset!r} is a place of files; give root={dataset!r}")

@@ -22,8 +22,6 @@ class Opened(ABC):
     """
 
     places: np.ndarray
-    by_threads = False
-    """Several threads may read `pieces` at the same time."""
 
     @abstractmethod
     def __getitem__(self, index: int) -> Any:

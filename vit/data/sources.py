@@ -110,10 +110,6 @@ class PathList:
         return PathList(name.decode("utf-8", "replace") for name in self.encoded())
 
 
-RUN, RUNS = 64, 128
-"""Files in a row that are a block, and blocks that are mixed at a time."""
-
-
 @dataclass
 class ImageSet:
     """Images that are not decoded, and their labels."""
@@ -132,17 +128,6 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def in_blocks(self) -> tuple[np.ndarray, int]:
-        """The block of each image, int64 `n`, and how many blocks are mixed at a time."""
-        stored = self.items.in_blocks() if isinstance(self.items, Opened) else None
-        return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
-
-    def blocks_digest(self) -> str:
-        """BLAKE2b over the block of each image, and how many blocks are mixed at a time."""
-        blocks, mixed = self.in_blocks()
-        content = blocks.astype("<i8").tobytes() + f"{mixed}".encode()
-        return blake2b(content, digest_size=16).hexdigest()
 
     def contents_digest(self) -> str | None:
         """A digest of names and contents, if their store has one of each, as shards have."""

@@ -75,8 +75,6 @@ class ShardImages(Opened):
             ranges; by default if all of them fit. Right where images are read shard by shard.
     """
 
-    by_threads = True
-
     def __init__(self, shards: list[str], indices: list[Index]) -> None:
         counts = [len(index["name"]) for index in indices]
         self.shards = shards
