@@ -25,7 +25,7 @@ Parts = dict[SplitName, ImageSet]
 
 @dataclass(frozen=True)
 class Dataset:
-    """One row of the catalog."""
+    """Row of the catalog."""
 
     kind: str
     """The class of torchvision.datasets, or digits."""
@@ -33,7 +33,7 @@ class Dataset:
     images: Mapping[SplitName, int]
     """Images of each split, before val is cut from train."""
     arguments: Mapping[SplitName, Mapping[str, str | bool]] = field(default_factory=dict)
-    """Of the class, for each split."""
+    """Arguments of the class, for each split."""
     below: str = ""
     """Folder below that of the downloads."""
 
@@ -56,7 +56,7 @@ class Dataset:
         for split, options in self.arguments.items():
             data = _download(self.kind, folder, **options)
             parts[split] = _images(data, f"{self.kind.lower()}/{split}", folder)
-            classes = getattr(data, "classes", range(10))  # SVHN has no names
+            classes = getattr(data, "classes", range(10))  # SVHN does not name them
             names = [n[0] if isinstance(n, tuple) else str(n) for n in classes]  # synonyms
         # ImageNet has two cranes: they become "crane (1)" and "crane (2)".
         names = [

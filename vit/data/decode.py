@@ -198,7 +198,7 @@ def check_size(height: int, width: int, name: str) -> None:
 
 
 def turned(image: Image.Image) -> Image.Transpose | None:
-    """What makes an image upright that its EXIF tag turns."""
+    """The operation that makes an image upright, by its EXIF tag; None if it is."""
     if image.format == "JXL" and not vars(image)["jpeg"]:
         return None  # the tag is for information; what turns it has been applied (ISO 18181-2)
     return _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))

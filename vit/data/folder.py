@@ -57,8 +57,8 @@ def _read(where: str, split: SplitName, root: str, reading: Reading) -> Labelled
             chosen.append((os.path.join(above, path, ""), os.path.join(below, ""), images))
     if reading.has_classes and (loose := len(folders[""])):
         if not counts:
-            found = f"{where} has {loose:,} images but no class folders"
-            raise UserError(f"{found}; put those of each class into a folder with its name")
+            text = f"{where} has {loose:,} images but no class folders"
+            raise UserError(f"{text}; put those of each class into a folder with its name")
         notes.append(f"{where}: images outside class folders left out: {loose:,}")
     if reading.labelled and reading.model is None and split == "train":
         _check_classes(where, counts, inside)

@@ -19,7 +19,7 @@ from vit.data.dataset import Batch, ImageDataset, Sample
 from vit.data.decode import opener
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
-from vit.data.memory import make_dataset
+from vit.data.memory import in_memory
 from vit.data.sampler import TrainBatchSampler, balancing, evaluated, order_of
 from vit.data.settings import (
     Columns,
@@ -87,7 +87,7 @@ class ImageData(LightningDataModule):
     labelled = True
     known: Known | None = None
     evaluation_split: SplitName = "test"
-    """What the test and predict loops get."""
+    """The split of the test and predict loops."""
     consumed_samples = 0
     skip_option = "--data.loading.on_error skip"
 
@@ -288,7 +288,7 @@ class ImageData(LightningDataModule):
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Those of the splits, of images beside train, and of blocks that decide the order."""
+        """Digests of the splits, of images beside train, and of blocks that decide the order."""
         more = {"pseudo": self.mixture.digest} if self.mixture else {}
         order = order_of(self.shuffle, self.splits.train)
         more |= {self.shuffle: order.digest()} if order else {}
@@ -300,7 +300,7 @@ class ImageData(LightningDataModule):
         return self.splits.train.contents_digest()
 
     def summary(self) -> str:
-        """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
+        """A line such as '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
         return self.splits.summary(self._reading.cut.seed or 0)
 
     def train_dataloader(self) -> DataLoader[Sample | None]:
@@ -325,13 +325,13 @@ class ImageData(LightningDataModule):
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
 
     def val_dataloader(self) -> DataLoader[Sample | None] | list[Batch]:
-        """Every image of val once. A fit without val gets no loader; `validate` an error."""
+        """Batches of val, each image once; none of a fit without val. `validate` needs it."""
         if self.splits.val is None and self._is_fitting():
             return []
         return self.evaluation_loader("val", persistent=self._is_fitting())
 
     def test_dataloader(self) -> DataLoader[Sample | None]:
-        """Every image of `evaluation_split` (test, unless it is set) once."""
+        """Batches of `evaluation_split` (test, unless it is set), each image once."""
         return self.evaluation_loader(self.evaluation_split)
 
     predict_dataloader = test_dataloader
@@ -339,7 +339,7 @@ class ImageData(LightningDataModule):
     def evaluation_loader(
         self, split: SplitName, *, limit: int | list[int] | None = None, persistent: bool = False
     ) -> DataLoader[Sample | None]:
-        """This process's share of a split, every image once, without augmentation.
+        """Batches of this process's share of a split, each image once, without augmentation.
 
         `limit`: at most so many images of all processes together, drawn by the seed, or positions.
         """
@@ -363,7 +363,7 @@ class ImageData(LightningDataModule):
         self.consumed_samples = int(state_dict["consumed_samples"])
 
     def _of_trainer(self, name: str, alone: int) -> int:
-        """A number of the Trainer; `alone` without one."""
+        """A number of the Trainer, or `alone` without one."""
         return getattr(self.trainer, name, alone)
 
     def _is_fitting(self) -> bool:
@@ -376,16 +376,15 @@ class ImageData(LightningDataModule):
             images = mixed.images if mixed else self.image_set(split)
             # Other loops than a fit show them once. A Dataset may change them each time.
             keeps = self.loading.cache == "auto" and self._is_fitting() and self.own is None
-            self._datasets[key] = make_dataset(
+            transforms = self.preprocess, self.augment if training else None
+            processes = self._of_trainer("num_devices", 1)
+            self._datasets[key] = ImageDataset(
                 images,
-                self.preprocess,
-                self.augment if training else None,
+                *transforms,
                 seed=self.seed,
                 on_error=self.loading.on_error,
                 remedy=self.remedy,
-                name=split,
-                keeps=keeps,
-                processes=self._of_trainer("num_devices", 1),
+                planes=in_memory(images, *transforms, name=split, keeps=keeps, processes=processes),
             )
         return self._datasets[key]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch, which names of data sets do not need
 
 
 class Source(ABC):
-    """One more kind of root: a row of the table `sources`, made without arguments.
+    """Another kind of root: a row of the table `sources`, made without arguments.
 
     The row is named by words such as .npz, one of which is in a root or in the name of a file there
     before its module is imported. A root may name nothing that exists, or be images of a Python

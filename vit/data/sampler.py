@@ -29,7 +29,7 @@ class Order(Protocol):
         ...
 
     def digest(self) -> str:
-        """All that decides the permutations beside the names of the images."""
+        """Digest of what decides the permutations beside the names of the images."""
         ...
 
 
@@ -166,7 +166,7 @@ class TrainBatchSampler(Sampler[list[Key]]):
 
 
 def times_before(order: Tensor) -> Tensor:
-    """How often the value of each entry came before: [5, 7, 5] -> [0, 0, 1]."""
+    """Counts of equal entries before each one: [5, 7, 5] -> [0, 0, 1]."""
     values, positions = torch.sort(order, stable=True)
     steps = torch.arange(len(order))
     is_first = torch.ones(len(order), dtype=torch.bool)

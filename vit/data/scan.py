@@ -84,7 +84,7 @@ def entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def left_out_note(where: str, counts: Counter[str]) -> list[str]:
-    """At most one line, with the counts of files that are left out."""
+    """A line with the counts of files that are left out, if there are any."""
     if not counts:
         return []
     listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())

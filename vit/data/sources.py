@@ -119,7 +119,7 @@ class ImageSet:
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
-    """Such as the path below the root, or "digits/17"."""
+    """Paths below the root, or names such as "digits/17"."""
     groups: PathList | None = None
     """Names of what no cut divides, such as the patient of each image."""
 
@@ -179,7 +179,7 @@ class Splits:
         return getattr(self, split)
 
     def present(self) -> dict[SplitName, ImageSet]:
-        """All splits but those that are None."""
+        """The splits that are not None."""
         return {name: images for name in SPLITS if (images := self.get(name)) is not None}
 
     @property
@@ -189,11 +189,11 @@ class Splits:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Of the names and labels of each split."""
+        """Digests of the names and labels of each split."""
         return {name: images.digest(self.classes) for name, images in self.present().items()}
 
     def summary(self, seed: int) -> str:
-        """One line: the sizes, and the splits that were cut from train by `seed`."""
+        """A line with the sizes, and the splits that were cut from train by `seed`."""
         sizes = {name: len(images) for name, images in self.present().items()}
         origins = {"val": self.val_origin, "test": self.test_origin}
         cut = " and ".join(name for name, origin in origins.items() if origin == "cut from train")
@@ -228,7 +228,7 @@ class Mixed(NamedTuple):
     """Indices of those beside train, as often as they are shown, and `Mixture.ratio`."""
     digest: str
     unlabelled: ImageSet
-    """Those beside train alone, without labels."""
+    """The images beside train alone, without labels."""
 
 
 class Mixture(ABC):
@@ -250,7 +250,7 @@ class Mixture(ABC):
 def all_of_one(
     images: ImageSet, model: "ModelClasses", split: SplitName = "test", notes: Sequence[str] = ()
 ) -> Splits:
-    """All of `images` as a split for a model that exists; train is empty unless it is that one."""
+    """Splits of which one has all images, for a model that exists; train is else empty."""
     sets: dict[SplitName, ImageSet] = {"train": images.select(np.arange(0)), split: images}
     about = {"multilabel": images.labels.ndim == 2, "notes": [*notes]}
     return Splits(model.names, **sets, val_origin="given", test_origin="given", **about)

@@ -40,12 +40,12 @@ class TrainedOn(NamedTuple):
     """Digests of the images that weights learned: uint64, ascending, each once."""
 
     before: np.ndarray = NONE
-    """In the runs that this one started from."""
+    """Digests of the runs that this one started from."""
     here: np.ndarray = NONE
 
     @property
     def all(self) -> np.ndarray:
-        """In any of the runs."""
+        """Digests of all of the runs."""
         return np.union1d(self.before, self.here)
 
     def write(self, file: Path) -> None:

@@ -18,7 +18,7 @@ from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, sample_bits
 from vit.errors import UserError
 from vit.extensions.recipes.extra import OwnChange
-from vit.preprocessing import to_tensor
+from vit.preprocessing import Preprocess, to_tensor
 
 SIZE = (12, 10)
 
@@ -105,7 +105,7 @@ def test_another_result_is_named(extra: Any, returned: str) -> None:
 def test_a_wrong_result_in_a_worker_is_one_line() -> None:
     images = ImageSet(np.zeros((1, 6, 6, 3), np.uint8), np.zeros(1, int), PathList(["x"]))
     transform = still(extra=lambda image: image.resize((4, 3)))
-    dataset = ImageDataset(images, lambda image, bits: transform(image, bits, (6, 6)))
+    dataset = ImageDataset(images, Preprocess(image_size=(6, 6)), transform)
     batches: Any = iter(
         make_loader(
             dataset, num_workers=1, image_size=(6, 6), pin_memory=False, batch_sampler=[[(0, 0, 0)]]
