@@ -9,10 +9,10 @@ from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
 from vit.data.manifest import SUFFIXES, Listing, Table
-from vit.data.roots import check_root, rows_for, source_of
+from vit.data.roots import exists, rows_for, source_of
 from vit.data.settings import Reading
 from vit.data.sources import PathList, Splits, missing_files
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, did_you_mean_beside
 from vit.tables import resolve
 
 
@@ -50,8 +50,8 @@ def check_source(dataset: str | None, root: object) -> None:
             raise UserError(f"dataset={dataset!r} is a place of files; give root={dataset!r}")
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
-    if root is not None and not isinstance(root, Splits):
-        check_root(root)
+    if root is not None and not isinstance(root, Splits) and not exists(root):
+        raise UserError(f"data folder {root} does not exist{did_you_mean_beside(str(root))}")
 
 
 def load_dataset(

@@ -123,6 +123,8 @@ class Listing:
 
     def columns(self) -> list[int]:
         """The places of the columns that decide an image's labels."""
+        if self.reading.columns.group is not None and self.reading.model is None:
+            self.place("group")
         return [self.place("label")] if self.reading.has_classes else []
 
     def labels_in(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:

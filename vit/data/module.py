@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
-from vit.data.beginnings import check_beginnings, way_on
+from vit.data.beginnings import check_beginnings
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset, Sample
 from vit.data.decode import opener
@@ -213,7 +213,7 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        return way_on(self.own or self.root, self.splits.train, self.skip_option)
+        return f"`vit data check` lists all of them, {self.skip_option} leaves such images out"
 
     @property
     def preprocess(self) -> Preprocess:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit.data.scan import entries
-from vit.errors import UserError, did_you_mean_beside
 from vit.tables import NotInstalled, made, rows
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
@@ -72,12 +71,6 @@ def place_of(root: object) -> str:
     """The path of a root that is a file or folder, or ""."""
     place = os.path.expanduser(root) if isinstance(root, str) else ""
     return place if os.path.exists(place) else ""
-
-
-def check_root(root: object) -> None:
-    """UserError if `root` does not exist, or cannot be read here."""
-    if not exists(root):
-        raise UserError(f"data folder {root} does not exist{did_you_mean_beside(str(root))}")
 
 
 def exists(root: object) -> bool:

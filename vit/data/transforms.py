@@ -130,13 +130,10 @@ class TrainTransform:
         check_range("crop_padding", self.crop_padding, NOT_NEGATIVE)
         check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
         check_range("erasing", self.erasing, SHARE)
-        if self.crop == "resize_random":
-            if self.resize_size is None or self.resize_size < 1:
-                rule = "crop='resize_random' needs resize_size, the pixels of the shorter side"
-                raise UserError(f"resize_size={self.resize_size}: {rule}, such as 448 for 384")
-        elif self.resize_size is not None:
-            raise UserError(f"resize_size belongs to crop='resize_random', not to {self.crop!r}")
-        elif self.resize_squash and self.crop != "none":
+        if (self.crop == "resize_random") != (self.resize_size is not None):
+            rule = "crop='resize_random' needs it, such as 448 for 384, and no other crop takes it"
+            raise UserError(f"resize_size={self.resize_size}: {rule}")
+        if self.resize_squash and self.crop not in ("resize_random", "none"):
             raise UserError(f"resize_squash belongs to crop='resize_random', not to {self.crop!r}")
 
     def check(self, image_size: Size, channels: int | None) -> None:

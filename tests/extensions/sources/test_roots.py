@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
-from tests.data.conftest import MakeTree
+from tests.data.conftest import MakeTree, make_tree
 from vit.data.find import find_splits
 from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.errors import UserError
+
+__all__ = ["make_tree"]
 
 PLAIN = Reading(Splitting(val_fraction=0, test_fraction=0))
 CAT_DOG = {"cat": 2, "dog": 2}
