@@ -62,9 +62,21 @@ TABLES: dict[str, dict[str, str]] = {
         ".csv .tsv .parquet .pq": "vit.extensions.sources.kinds:Lists",
         "tuple": "vit.extensions.sources.kinds:Objects",
     },
-    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of its value.
-    "changes": {"extra": "vit.extensions.recipes.extra:OwnChange"},
-    # Asked, installed packages' first, for images that are not RGB -> vit.data.decode.Opener.
+    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of it. They
+    # act in this order.
+    "changes": {
+        "three_augment": "vit.extensions.recipes.changes:ThreeAugment",
+        "policy": "vit.extensions.recipes.changes:OfPolicy",
+        "color_jitter": "vit.extensions.recipes.changes:ColorJitter",
+        "extra": "vit.extensions.recipes.extra:OwnChange",
+        "erasing": "vit.extensions.recipes.changes:Erasing",
+    },
+    # Word of data.shuffle -> vit.data.sampler.Order, made of vit.data.sources.ImageSet.
+    "orders": {"blocks": "vit.extensions.sources.blocks:Blocks"},
+    # Asked, before Pillow is, about the first bytes of a file that is neither JPEG nor PNG:
+    # f(bytes, name) adds a plugin, or raises ImageError.
+    "photos": {"phones": "vit.extensions.sources.phone_photos:add_plugin"},
+    # The last one opens images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.sources.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->
     # vit.weights.formats.Format.

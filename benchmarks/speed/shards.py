@@ -46,6 +46,7 @@ from benchmarks.lib.harness import (
     results_name,
     take_turns,
 )
+from vit.data.photo import Photo
 from vit.data.settings import Loading, Splitting
 from vit.data.transforms import sample_bits
 from vit.extensions.sources import pack
@@ -121,8 +122,11 @@ class Crops:
     dataset: Any
 
     def __call__(self, content: bytes, number: int = 0) -> Tensor:
-        photo = self.dataset.opener(content)
-        return self.dataset.transform(photo, sample_bits(0, 0, number, 0))
+        photo = Photo(content)
+        preprocess, augment = self.dataset.preprocess, self.dataset.augment
+        bits = sample_bits(0, 0, number, 0)
+        values = {"mean": preprocess.mean, "std": preprocess.std}
+        return augment(photo, bits, preprocess.image_size, **values)
 
 
 def copies(source: Path, target: Path, count: int) -> list[Path]:

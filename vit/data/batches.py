@@ -1,4 +1,4 @@
-"""How the images of an optimizer step are divided among processes and batches."""
+"""Division of the images of an optimizer step among processes and batches."""
 
 from typing import Literal
 

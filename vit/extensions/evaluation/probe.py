@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vit.console import Meter
 from vit.data.cut import held_out
-from vit.data.groups import cut_groups
 from vit.data.sources import PathList
 from vit.errors import UserError
+from vit.extensions.sources.groups import cut_groups
 from vit.logistic import minimise, two_columns
 
 NUM_C = 12

@@ -28,12 +28,13 @@ from filelock import FileLock
 
 from vit.console import Meter, say
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.folder import Part, class_of
+from vit.data.folder import class_of
 from vit.data.items import Kind, Opened
-from vit.data.scan import EXTENSIONS, LITTER
+from vit.data.labelling import Labelled, class_order
+from vit.data.scan import EXTENSIONS, LITTER, left_out_note
 from vit.data.settings import Reading
 from vit.data.sources import SPLIT_WORDS, PathList, SplitName
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.extensions.serving.reading import range_loader
 from vit.extensions.sources.addresses import (
     cache_limit,
@@ -73,8 +74,6 @@ class ShardImages(Opened):
         whole: Remote shards are copied to the cache before an image is read, and not read by
             ranges; by default if all of them fit. Right where images are read shard by shard.
     """
-
-    by_threads = True
 
     def __init__(self, shards: list[str], indices: list[Index]) -> None:
         counts = [len(index["name"]) for index in indices]
@@ -150,29 +149,62 @@ def _opened(shard: str, process: int) -> FileIO:
     return FileIO(local_copy(shard))
 
 
-def _part(where: str, shards: list[str], names: list[str], above: str, reading: Reading) -> Part:
+def _part(
+    where: str, shards: list[str], names: list[str], above: str, reading: Reading
+) -> Labelled:
     """One split; UserError for a shard that cannot be read, or a label that is not in `names`."""
     indices = load_indices(shards)
     images = ShardImages(shards, indices)
     labels = [label for index in indices for label in index["label"].tolist()]
     # As in a folder: by folder, and then by name.
     paths = [b"\0".join(name.rpartition(b"/")[::2]) for name in images.names.encoded()]
-    order = sorted(range(len(paths)), key=paths.__getitem__)
-    places: dict[tuple[bytes, bytes], tuple[str, bytes]] = {}
-    groups, keys = [], []
-    for row in order:
+    entries: dict[tuple[bytes, bytes], tuple[int, str, bytes]] = {}
+    rows, row_entries, keys = [], [], []
+    for row in sorted(range(len(paths)), key=paths.__getitem__):
         folder, _, name = paths[row].partition(b"\0")
         place = (folder, labels[row] if reading.has_classes else b"")
-        if place not in places:
+        if place not in entries:
             label = _named(place[1].decode(), names, where)
             of_class, below = class_of(os.fsdecode(folder), reading, label)
-            places[place] = of_class, os.fsencode(f"{below}/" if below else "")
-        groups.append((places[place][0], 1))
-        keys.append(places[place][1] + name)
-    rows = np.array(order, dtype=np.int64)
-    shown = PathList(os.fsencode(above) + name for name in images.names.select(rows).encoded())
-    left_out = Counter(kind.decode() for index in indices for kind in index["left_out"].tolist())
-    return Part(where, images.select(rows), shown, PathList(keys), groups, left_out, names)
+            below = os.fsencode(f"{below}/" if below else "")
+            entries[place] = len(entries), of_class, below
+        number, label, below = entries[place]
+        if label or not reading.has_classes:
+            rows.append(row)
+            row_entries.append(number)
+            keys.append(below + name)
+    counts = Counter(kind.decode() for index in indices for kind in index["left_out"].tolist())
+    loose = len(paths) - len(rows)
+    notes = left_out_note(where, counts)
+    if not paths:
+        raise UserError("; ".join([f"no images in {where}", *left_out_note("there", counts)]))
+    notes += _check_loose(where, loose, bool(rows))
+    classes = [label for _, label, _ in entries.values()]
+    named = class_order(filter(None, classes))
+    if reading.has_classes and {*map(str.lower, named)} <= {*SPLIT_WORDS}:
+        text = f"{where} has the folders {some_of(named)}"
+        raise UserError(f"{text}; pack each into shards of its own, such as val-000.tar")
+    order = np.array(rows, dtype=np.int64)
+    shown = PathList(os.fsencode(above) + name for name in images.names.select(order).encoded())
+    return Labelled(
+        where,
+        images.select(order),
+        shown,
+        [(label,) for label in classes],
+        np.array(row_entries, dtype=np.int64),
+        PathList(keys),
+        names,
+        in_class_order=True,
+        notes=notes,
+    )
+
+
+def _check_loose(where: str, loose: int, labelled: bool) -> list[str]:
+    """A note on images without a label; UserError if there are no others."""
+    if loose and not labelled:
+        text = f"{where} has {loose:,} images but no class folders or .cls files"
+        raise UserError(f"{text}; put those of each class into a folder with its name")
+    return [f"{where}: images outside class folders left out: {loose:,}"] if loose else []
 
 
 def _named(label: str, names: list[str], where: str) -> str:
@@ -189,10 +221,10 @@ def _named(label: str, names: list[str], where: str) -> str:
 
 def shard_parts(
     root: str, reading: Reading, found: dict[str, list[str]]
-) -> dict[SplitName, Callable[[], Part]]:
+) -> dict[SplitName, Callable[[], Labelled]]:
     """What reads each split in shards of `find_shards`."""
     names = _class_names(next(iter(found.values()))[0])
-    parts: dict[SplitName, Callable[[], Part]] = {}
+    parts: dict[SplitName, Callable[[], Labelled]] = {}
     for split, word in words_by_split(root, found).items():
         above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
         parts[split] = partial(_part, where, found[word], names, above, reading)

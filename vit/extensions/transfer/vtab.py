@@ -30,7 +30,7 @@ from PIL import Image
 
 from vit.console import Meter
 from vit.data.manifest import Listing, Table
-from vit.data.settings import ModelClasses, Reading
+from vit.data.settings import Reading
 from vit.data.sources import Splits
 from vit.errors import UserError, some_of
 from vit.extensions.transfer.vtab_source import is_task
@@ -85,9 +85,9 @@ def load_task(folder: str, *, search: bool) -> Splits:
     task = TASKS[_task_name(Path(folder))]
     classes, notes = [str(number) for number in range(task["classes"])], []
     tables = (_Lines(f"{folder}/{name}.txt", count) for name, count in LINES.items())
-    listings = (Listing(table, Reading()) for table in tables)
-    model = ModelClasses(names=classes)
-    train, val, both, test = (listing.images("train", model) for listing in listings)
+    lists = (Listing(table, Reading()).part("train") for table in tables)
+    sets = (each.images(classes, False, "the task lacks")[0] for each in lists)
+    train, val, both, test = sets
     parts, whole, tested = (
         {*names} for names in ([*train.names, *val.names], both.names, test.names)
     )

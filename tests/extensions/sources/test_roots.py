@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
-from tests.data.conftest import MakeTree
+from tests.data.conftest import MakeTree, make_tree
 from vit.data.find import find_splits
 from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.errors import UserError
+
+__all__ = ["make_tree"]
 
 PLAIN = Reading(Splitting(val_fraction=0, test_fraction=0))
 CAT_DOG = {"cat": 2, "dog": 2}
@@ -103,7 +105,7 @@ def test_parquet_with_paths_is_a_list_by_its_name_alone(photos: Path, root: Path
     parquet.write_table(Table.from_pydict(rows), root / "list.parquet")
     first = str(photos / "cat/0.jpg")
     assert answer(root / "list.parquet") == (["a", "b"], {"train": 4}, first)
-    with pytest.raises(UserError, match=f"no images in {root}; there: left out: 1 .parquet"):
+    with pytest.raises(UserError, match=f"no images in .*{root}; there: left out: 1 .parquet"):
         answer(root)
 
 
@@ -133,7 +135,7 @@ def test_split_folders_of_shards(photos: Path, root: Path) -> None:
         tar(root / split, "0.tar", photos)
     assert answer(root) == (["cat", "dog"], {"train": 4, "test": 4}, "test/cat/0.jpg")
     (root / "train" / "bird").mkdir()
-    with pytest.raises(UserError, match="has test/ but no train/"):  # of shards
+    with pytest.raises(UserError, match="has test, but no train"):  # of shards
         answer(root)
 
 
@@ -240,5 +242,5 @@ def test_what_is_not_there_and_what_has_a_separator(photos: Path, root: Path) ->
         answer(root / "none")
     tar(root, "train-0.tar", photos)
     for place in (photos, root):
-        with pytest.raises(UserError, match="is no CSV or Parquet file: leave out"):
+        with pytest.raises(UserError, match="is not a CSV or Parquet file: leave out"):
             answer(place, Reading(separator=";"))

@@ -6,12 +6,13 @@ Shapes: n images, k classes.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from shlex import quote
+from typing import Any
 
 import numpy as np
 
-from vit.errors import UserError
+from vit.data.cut import Cut, Keys, hashed_text
+from vit.data.sources import ImageSet
 
 FEWEST = 3
 """Groups of which some are held out: one each for train, val and test."""
@@ -30,11 +31,6 @@ def unused_groups(where: str, roles: Mapping[str, str], classes: Sequence[str]) 
     return [f"{where}: column {name!r} is not used; {remedy.format(quote(name))}" for name in usual]
 
 
-def group_numbers(groups: Iterable[str]) -> np.ndarray:
-    """Digests of names, int64 `n`: a group has the same number in every set."""
-    return np.array([int.from_bytes(_digest(name, 8), signed=True) for name in groups], np.int64)
-
-
 def cut_groups(
     groups: Iterable[str],
     labels: np.ndarray,
@@ -43,7 +39,7 @@ def cut_groups(
     val_fraction: float,
     test_fraction: float,
     eligible: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Cut:
     """Indices of (train, val, test), each ascending; nothing is held out of fewer than FEWEST
     groups, or if val or test would be empty against its fraction.
 
@@ -61,7 +57,7 @@ def cut_groups(
         members.setdefault(group, []).append(index)
     part, left = np.zeros(len(labels), dtype=np.int8), _per_class(labels, labels)
     free = [g for g, rows in members.items() if eligible is None or eligible[rows].all()]
-    ordered = sorted(free, key=lambda group: _digest(f"{seed}\0{group}", 16))
+    ordered = sorted(free, key=lambda group: hashed_text(f"{seed}\0{group}"))
     most = sum(len(members[group]) for group in free) / max(test_fraction + val_fraction, 1e-9)
     for number, fraction in ((2, test_fraction), (1, val_fraction)):
         share = fraction * min(most, len(labels))  # of few that are eligible each gets a part
@@ -84,20 +80,24 @@ def _per_class(some: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.bincount(some, minlength=int(labels.max(initial=0)) + 1)
 
 
-def divided_groups(
-    where: str, column: str | None, sets: Sequence[Iterable[str] | None]
-) -> list[str]:
-    """A note on the groups that are in several sets of images; None has no groups. UserError if all
-    have none, and a column of them is asked for."""
-    if column is not None and not any(groups is not None for groups in sets):
-        lacking = f"data.columns.group={column!r}: {where} has no such column"
-        raise UserError(f"{lacking}; list the images in a CSV or Parquet file that has it")
-    counts = Counter(group for groups in sets for group in set(groups or ()))
+def by_groups(
+    images: ImageSet, classes: Sequence[str], keys: Keys, where: str, **options: Any
+) -> tuple[Cut, list[str]]:
+    """The cut of `vit.data.cut.by_class`, by whole groups; a note if nothing is cut."""
+    assert images.groups is not None
+    cut = cut_groups(images.groups, images.labels, **options)
+    if len(cut[0]) < len(images):
+        return cut, []
+    why = f"{FEWEST} groups are needed, and train keeps one of each class"
+    if options["eligible"] is not None:
+        why = "too few groups hold none of the images that the weights have learned"
+    return cut, [f"{where}: no val or test is cut from it: {why}"]
+
+
+def divided_groups(where: str, column: str, sets: Iterable[Iterable[str]]) -> list[str]:
+    """A note on the groups that are in several of the sets."""
+    counts = Counter(group for groups in sets for group in set(groups))
     divided = sorted(group for group, count in counts.items() if count > 1)
     remedy = f"`vit data check --group {column} --fix OUT.csv` moves them"
     which = f"{len(divided):,} groups are in several splits, such as {divided[:1]}"
     return [f"{where}: {which}; {remedy}"] if divided else []
-
-
-def _digest(text: str, size: int) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()

@@ -12,11 +12,11 @@ from PIL import Image
 
 from vit.data.find import find_splits
 from vit.data.folder import load_folder
-from vit.data.groups import cut_groups
 from vit.data.settings import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 from vit.extensions.datacheck.check import Pictures, file_findings, whole_splits, write_fixed
+from vit.extensions.sources.groups import cut_groups
 
 SHARES = {"val_fraction": 0.1, "test_fraction": 0.2}
 
@@ -151,7 +151,7 @@ def test_a_column_that_is_not_there_is_refused(bursts: Path, tmp_path: Path) -> 
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (4, 4)).save(tmp_path / "photos" / name / "0.png")
-    with pytest.raises(UserError, match=r"data.columns.group='burst'.*list the images in a CSV"):
+    with pytest.raises(UserError, match=r"not a CSV .* leave out data.columns.group='burst'"):
         load_folder(tmp_path / "photos", Reading(columns=Columns(group="burst")))
 
 
