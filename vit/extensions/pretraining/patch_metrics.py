@@ -4,6 +4,7 @@ Shapes: b batch, m corrupted patches an image, o answers a patch, k classes.
 """
 
 from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
