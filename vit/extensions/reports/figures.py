@@ -187,7 +187,7 @@ def answered(accuracies: Sequence[float], theme: Theme = LIGHT) -> Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongImage:
-    """One confidently wrong prediction."""
+    """Confidently wrong prediction."""
 
     image: Image.Image | None
     """A small RGB image; None if the file can no longer be opened."""

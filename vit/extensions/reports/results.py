@@ -237,15 +237,15 @@ def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]
 
 
 def _confidence(summary: Mapping[str, Any], predictions: Predictions, split: str) -> dict[str, Any]:
-    """Where the stated confidence is from, its error without the temperature, and the sets."""
-    found = summary.get("confidence") or {"temperature": 1}
-    scaled = found["temperature"] != 1
+    """Source of the stated confidence, its error without the temperature, and the sets."""
+    fitted = summary.get("confidence") or {"temperature": 1}
+    scaled = fitted["temperature"] != 1
     about = "Probabilities are the model's own: no images were held out to fit a temperature to."
-    if "images" in found:
+    if "images" in fitted:
         about = "Probabilities are the model's own: no temperature is better for "
         if scaled:
-            about = f"Probabilities are of logits / {found['temperature']:.3g}, fitted to "
-        about += f"{found['images']:,} {found['measured_on']}."
+            about = f"Probabilities are of logits / {fitted['temperature']:.3g}, fitted to "
+        about += f"{fitted['images']:,} {fitted['measured_on']}."
     sets = [
         (f"{row['coverage']:g}", percent(row["holding"]), f"{row['classes']:.2f}")
         for row in predictions.sets
@@ -267,7 +267,7 @@ def _refusing(summary: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _reliability(predictions: Predictions) -> Reliability:
-    """Of the most probable class, or of every class of every image of multi-label data."""
+    """Reliability of the most probable class, or of all classes of multi-label data."""
     if predictions.multilabel:
         labels = (predictions.labels > 0).ravel()
         return reliability(predictions.probabilities().ravel(), labels)
