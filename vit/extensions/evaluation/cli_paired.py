@@ -27,8 +27,9 @@ def compare_two(options: Namespace, first: Path, rest: list[str]) -> int:
     show(f"  by {result['method']}")
     if "p_value" in result:
         show(
-            f"{result['gained']:,} images are named rightly by the second alone, {result['lost']:,} "
-            f"by the first alone: p = {result['p_value']:.2g} (McNemar's exact test)"
+            f"{result['gained']:,} images are named rightly by the second alone, "
+            f"{result['lost']:,} by the first alone: p = {result['p_value']:.2g} (McNemar's exact "
+            "test)"
         )
     better, worse = (b, a) if result["difference"] > 0 else (a, b)
     no = "no difference is seen: the images are too few, or the runs are equally good"

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from vit.extensions.reports import figures
+from vit.extensions.reports.drawing import png
 from vit.extensions.reports.figures import WrongImage
 from vit.extensions.reports.intervals import wilson_interval
 from vit.extensions.reports.lettering import drawable
@@ -28,7 +29,7 @@ from vit.extensions.reports.scores import (
 from vit.extensions.reports.wording import commands, percent
 from vit.preprocessing import Preprocess
 from vit.runs.predictions import Predictions
-from vit.writing import atomic, write_bytes
+from vit.writing import write_bytes
 
 NUM_WORST = 20
 THUMBNAIL = 320
@@ -76,7 +77,7 @@ def write_results(
     mistakes = errors(predictions, thresholds)
     wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]
     wrong_title = _worst_title(len(mistakes), len(predictions), split)
-    _draw_worst(run_dir, wrong, classes, wrong_title)
+    write_bytes(run_dir / "worst.png", png(figures.worst(wrong, classes, wrong_title)))
     groups = _reliability(predictions)
     write_page(
         run_dir,
@@ -109,11 +110,6 @@ def _titles(summary: dict[str, Any], split: str, classes: int, images: int) -> d
     )
     kind = f"{SPLIT_NAMES[split].lower()} results"
     return {"kind": kind, "about": about, "use_title": "Use this model again"}
-
-
-def _draw_worst(run_dir: Path, wrong: list[WrongImage], classes: Sequence[str], title: str) -> None:
-    with atomic(run_dir / "worst.png") as place:
-        figures.worst(wrong, classes, title).save(place)
 
 
 def _wrong_image(
