@@ -171,7 +171,7 @@ def draw_pictures(runs: Path) -> None:
         uniforms = torch.rand(SHOWN, 1, 64, generator=draws)
         if arm == PREFIX:
             uniforms[:] = 0.3
-        model.corruption = lambda *_, model=model, uniforms=uniforms: model.objective.draw(uniforms)
+        model.corruption = lambda *_, model=model, uniforms=uniforms: model.draw(uniforms)
         found = model.eval().pictures(images, places)
         names = ("true", "seen", "predicted")[bool(columns) :]
         columns += [found[name].permute(0, 2, 3, 1).byte().numpy() for name in names]

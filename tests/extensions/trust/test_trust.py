@@ -138,17 +138,12 @@ def of_unknown(folder: Path) -> None:
 
 CHANGES: dict[str, Any] = {
     "temperature": lambda about, tensors: about.update(temperature="2"),
-    "zero": lambda about, tensors: about.update(temperature=0.0),
     "images": lambda about, tensors: about.update(images=3),
     "score": lambda about, tensors: about.update(unknown="entropy"),
-    "no score": lambda about, tensors: about.update(unknown=""),
     "scores": lambda about, tensors: tensors.update(scores=torch.ones(19, 2)),
-    "usual": lambda about, tensors: tensors.update(usual=torch.ones(19)),
     "neighbours": lambda about, tensors: tensors.update(neighbours=torch.ones(4, 7)),
-    "centre": lambda about, tensors: tensors.update(centre=torch.ones(99)),
     "part": lambda about, tensors: tensors.pop("means"),
     "more": lambda about, tensors: about.update(colour=3),
-    "list": lambda about, tensors: about.update(scores=tensors.pop("scores").tolist()),
 }
 
 

@@ -129,13 +129,13 @@ def load_frozen(options: Namespace, layer: "Layer") -> "Frozen":
         )
 
 
-def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
-    if given is None:
+def _image_size(sides: Sequence[int] | None) -> tuple[int, int] | None:
+    if sides is None:
         return None
-    if len(given) > 2 or min(given) < 1:
-        shown = " ".join(map(str, given))
+    if len(sides) > 2 or min(sides) < 1:
+        shown = " ".join(map(str, sides))
         raise UserError(f"--image-size {shown}: give one side in pixels, or height and width")
-    return given[0], given[-1]
+    return sides[0], sides[-1]
 
 
 def open_bench(options: Namespace, layer: "Layer") -> "Bench":

@@ -32,11 +32,11 @@ def run(args: list[str]) -> int:
     parts: list[SplitName] = ["train", bench.split]
     if bench.split == "test" and bench.data.splits.val is not None:
         parts.append("val")
-    found = [bench.features(split) for split in parts]
-    train, test, *val = [(features.values, features.labels) for features in found]
+    of_parts = [bench.features(split) for split in parts]
+    train, test, *val = [(features.values, features.labels) for features in of_parts]
     given: Any = (train, test, bench.data.num_classes)
     groups = bench.data.image_set("train").groups
-    groups = None if groups is None else groups.select(found[0].indices)
+    groups = None if groups is None else groups.select(of_parts[0].indices)
     choice: Any = {"val": val[0] if val else None, "groups": groups}
     if options.kind == "attentive":
         from vit.extensions.evaluation.attentive import attentive_accuracy

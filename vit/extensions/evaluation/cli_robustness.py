@@ -49,8 +49,8 @@ def _measured(options: Namespace) -> dict[str, Any]:
     source = Source(pictures, sets, options.limit, options.seed or 0)
     for model in models:  # a class that one lacks is found before anything is computed
         source.read_by(model, next(iter(sets)), 1)
-    (errors, images), *found = map(source.errors, models)
-    reference = found[0][0] if found else None
+    (errors, images), *others = map(source.errors, models)
+    reference = others[0][0] if others else None
     if (
         pictures == "ImageNet-C"
         and other is None

@@ -36,7 +36,7 @@ def inspection_page(
 
 
 def page_image(look: Look, patch_size: int) -> dict[str, Any]:
-    """One photo for the script."""
+    """Data of a photo for the script."""
     picture = look.photo.picture
     values: dict[str, Any] = {
         "name": look.photo.name,

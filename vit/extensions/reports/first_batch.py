@@ -1,7 +1,6 @@
 """first_batch.png: the first training batch, with its labels."""
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from vit.errors import some_of
+from vit.extensions.reports.drawing import png
 from vit.extensions.reports.figures import labelled_images
 from vit.writing import write_bytes
 
@@ -20,9 +20,8 @@ def draw_first_batch(run: Path, batch: dict[str, Any], classes: Sequence[str]) -
     """Draws the content of first_batch.npz."""
     images = [Image.fromarray(image) for image in batch["images"]]
     title = f"The first training batch: {len(images)} of {batch['size']} images"
-    png, captions = BytesIO(), [caption(target, classes) for target in batch["targets"]]
-    labelled_images(images, captions, title).save(png, "PNG", compress_level=3)
-    write_bytes(run / "first_batch.png", png.getvalue())
+    captions = [caption(target, classes) for target in batch["targets"]]
+    write_bytes(run / "first_batch.png", png(labelled_images(images, captions, title)))
 
 
 def caption(target: np.ndarray, classes: Sequence[str]) -> str:

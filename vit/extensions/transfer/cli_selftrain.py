@@ -24,17 +24,17 @@ examples:
 def run(args: list[str]) -> int:
     """Trains the unfinished runs, and prints the table."""
     options, rest = _parser().parse_known_args(args)
-    given = vars(options)
-    as_json, given["out"] = given.pop("json"), Path(options.out).expanduser()
-    given["students"] = [name for name in options.students.split(",") if name]
+    fields = vars(options)
+    as_json, fields["out"] = fields.pop("json"), Path(options.out).expanduser()
+    fields["students"] = [name for name in options.students.split(",") if name]
     names = ("ratio", "confidence", "per_class", "hard")
-    given["pseudo"] = {name: given.pop(name) for name in names}
+    fields["pseudo"] = {name: fields.pop(name) for name in names}
     from vit.extensions.transfer.selftrain import SelfTraining  # heavy: imports lightning
 
     with trainings("selftrain", args):
-        rows = SelfTraining(arguments=rest, **given).run()
+        rows = SelfTraining(arguments=rest, **fields).run()
     print(json.dumps(rows, indent=1) if as_json else _table(rows))
-    say(f"also in {given['out'] / 'selftrain.json'}; the last student: {rows[-1]['run']}")
+    say(f"also in {fields['out'] / 'selftrain.json'}; the last student: {rows[-1]['run']}")
     return 0
 
 

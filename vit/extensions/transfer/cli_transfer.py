@@ -32,8 +32,8 @@ def run(args: list[str]) -> int:
     from vit.extensions.transfer.transfer import Plan, transfer  # heavy: imports lightning
 
     names = ("model", "recipe", "seeds", "lr_grid", "steps", "image_size", "val_fraction")
-    given = {name: getattr(options, name) for name in names}
-    plan = Plan(**given, sources=sources, rest=args[at + 1 :])
+    fields = {name: getattr(options, name) for name in names}
+    plan = Plan(**fields, sources=sources, rest=args[at + 1 :])
     name = Path(options.model.rstrip("/")).name
     out = Path(options.out or f"runs/transfer/{name}").expanduser()
     with trainings("transfer", args):

@@ -111,7 +111,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One data set: its row of the table, and its runs of `vit fit`."""
+    """Data set: its row of the table, and its runs of `vit fit`."""
 
     plan: Plan
     row: Row
@@ -137,7 +137,7 @@ class Task:
             row.final = [self._trial(f"seed-{seed}", "test", best, seed) for seed in seeds]
 
     def _trial(self, name: str, part: str, lr: float, seed: int) -> Trial:
-        """One run, scored on the slice or on test."""
+        """Trains a run, and scores it on the slice or on test."""
         row, folder, searching = self.row, self.folder / name, part == "slice"
         say(f"{row.data} {name}, lr {lr}, {row.steps:,} steps:")
         of_data = self.search if searching else self.final

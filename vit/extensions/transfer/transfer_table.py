@@ -12,7 +12,7 @@ VTAB = "vtab/"  # begins the names of its tasks
 
 @dataclass(kw_only=True)
 class Trial:
-    """One run: a learning rate on the slice, or a seed on the test images."""
+    """Run: a learning rate on the slice, or a seed on the test images."""
 
     lr: float
     seed: int
@@ -28,7 +28,7 @@ class Trial:
 
 @dataclass(kw_only=True)
 class Row:
-    """One data set."""
+    """Row of the table: a data set."""
 
     data: str
     metric: str
@@ -89,15 +89,15 @@ def vtab_means(rows: list[Row]) -> dict[str, dict[str, Any]]:
     means: dict[str, dict[str, Any]] = {}
     for group in ("natural", "specialized", "structured", "all") if scores else ():
         names = [name for name, task in TASKS.items() if group in (task["group"], "all")]
-        found = [scores[name] for name in names if name in scores]
-        even = len(set(map(len, found))) == 1
-        seeds = [statistics.mean(each) for each in zip(*found, strict=True)] if even else []
-        means[group] = {**_moments(seeds), "tasks": len(found), "of": len(names)}
+        tasks = [scores[name] for name in names if name in scores]
+        even = len(set(map(len, tasks))) == 1
+        seeds = [statistics.mean(each) for each in zip(*tasks, strict=True)] if even else []
+        means[group] = {**_moments(seeds), "tasks": len(tasks), "of": len(names)}
     return means
 
 
 def to_json(rows: list[Row], about: dict[str, Any]) -> str:
-    """All results, with `about` in front."""
+    """Results as JSON, with `about` in front."""
     entries = [{**asdict(row), **row.result, "notes": row.remarks} for row in rows]
     results = {**about, "rows": entries, "vtab": vtab_means(rows)}
     return json.dumps(results, indent=2, ensure_ascii=False) + "\n"

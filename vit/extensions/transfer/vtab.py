@@ -54,15 +54,15 @@ _NAMES = {_stem(each): name for name, task in TASKS.items() for each in (name, *
 def task_folders(root: str) -> dict[str, str]:
     """Name -> folder of the tasks in `root`. UserError if there is none, or an unknown one."""
     folders = sorted(place for place in Path(root).expanduser().glob("[!.]*") if place.is_dir())
-    found: dict[str, str] = {}
+    tasks: dict[str, str] = {}
     for place in folders:
         if is_task(place) or _stem(place.name) in _NAMES:
-            if (name := _task_name(place)) in found:
-                raise UserError(f"{found[name]} and {place} are both {name}; remove one")
-            found[name] = str(place)
-    if not found:
+            if (name := _task_name(place)) in tasks:
+                raise UserError(f"{tasks[name]} and {place} are both {name}; remove one")
+            tasks[name] = str(place)
+    if not tasks:
         raise UserError(f"{root} has no task of VTAB-1k, such as cifar/train800.txt (docs/vtab.md)")
-    return {name: found[name] for name in TASKS if name in found}
+    return {name: tasks[name] for name in TASKS if name in tasks}
 
 
 def _task_name(folder: Path) -> str:
@@ -174,7 +174,7 @@ def _official(name: str, source: Path) -> Sets:
 
 
 def _clevr(source: Path) -> Sets:
-    """With the distance of each object."""
+    """Splits with the distance of each object."""
     sets = _official("clevr_count", source)
     for images, _ in sets.values():
         file = images._data_folder / "scenes" / f"CLEVR_{images._split}_scenes.json"

@@ -31,7 +31,7 @@ TRAIN, IMAGES = 1_000, 2_000
 
 
 class Outputs(NamedTuple):
-    """Of a model for some images, on the CPU; `features` are the head's input."""
+    """Outputs of a model for some images, on the CPU; `features` are the head's input."""
 
     logits: Tensor
     features: Tensor
@@ -85,7 +85,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
 def _parts(
     run: Path, data: ImageData, classifier: Classifier, *, halves: bool
 ) -> tuple[Outputs, Outputs, str]:
-    """Of train and of held-out images, and which these are: val, or one of two `halves` of train.
+    """Outputs of train and of held-out images, and which these are: val, or half of train.
 
     UserError without val, and for images of other classes.
     """

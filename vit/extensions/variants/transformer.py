@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, Tables
+from vit.extensions.variants.additive import Tables
 from vit.extensions.variants.experts import Experts
+from vit.extensions.variants.options import Grid
 from vit.extensions.variants.stacks import Smaller
 from vit.extensions.variants.table import CHANGES, chosen_parts, completed
 from vit.models.config import ViTConfig
@@ -73,6 +74,6 @@ class VariantTransformer(VisionTransformer):
         return super().no_weight_decay() | tables
 
     def auxiliary_loss(self) -> Tensor | float:
-        """Each `penalty` of the last forward pass, once."""
+        """Sum of the penalties of the last forward pass, once."""
         experts = (module for module in self.modules() if isinstance(module, Experts))
         return sum((vars(module).pop("penalty", 0.0) for module in experts), 0.0)
