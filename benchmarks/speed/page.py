@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.lib.model_verdicts import mean_ratio, verdicts
-from benchmarks.lib.pages import ROOT, generate, load, plus_minus, spread, table
+from benchmarks.lib.pages import ROOT, generate, load, plus_minus, span, spread, table
 
 HEAD = """\
 # Speed
@@ -151,11 +151,6 @@ PyTorch's default kernels as by deterministic ones ({equal}), so that a resumed 
 without `--trainer.deterministic true`, which costs {least:.2f} to {most:.2f} times the step here.
 It is what to set where two runs do differ: PyTorch promises equal bits only with it.
 """
-
-
-def span(row: dict[str, Any]) -> str:
-    """A ratio and its range over the rounds."""
-    return spread(row["ratio"], row["ratio_min"], row["ratio_max"])
 
 
 def facts(document: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ benchmarks/results/scaling_<device>.json; the last line of output is the JSON.
 
 import math
 import os
-import socket
 import statistics
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from benchmarks.lib.harness import (
     build_model,
     document,
     finisher,
+    free_port,
     in_turns,
     inference,
     keep_memory,
@@ -160,12 +160,9 @@ def measure_ranks(device: str, steps: int) -> Rows:
     samples: dict[int, list[float]] = {n: [] for n in counts}
     context = torch.multiprocessing.get_context("spawn")
     for n in 2 * counts:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         queue = context.SimpleQueue()
         torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
-            rank_process, args=(n, port, device, steps, queue), nprocs=n, join=True
+            rank_process, args=(n, free_port(), device, steps, queue), nprocs=n, join=True
         )
         samples[n] += queue.get()
     alone = statistics.median(samples[1])

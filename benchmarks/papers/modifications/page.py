@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, table
 from benchmarks.papers.modifications.run import ARMS, BASELINE, MIXED, RATES
 from benchmarks.papers.positions.page import NAMES, Rows
 from benchmarks.papers.positions.run import POOL_PER_CLASS
@@ -145,19 +145,13 @@ def arms(rows: Rows, losses: Losses, data: str, speeds: dict[str, float]) -> str
             f"{mine[0]['params'] / 1e3:.0f}k",
             f"{mine[0]['flops'] / 1e6:.1f}M",
             f"{speeds[arm]:.1f}",
-            *(spread([row[key] for row in mine], 3) for key in ("early_loss", "loss")),
-            spread([row["accuracy"] for row in mine], 1),
+            *(over([row[key] for row in mine], ".3f") for key in ("early_loss", "loss")),
+            over([row["accuracy"] for row in mine]),
         ]
         verdict = "baseline" if arm == BASELINE else VERDICTS[losses.sign([arm])]
         lines.append((arm, *cells, len(mine), verdict, early, final))
     head = ("modification", "parameters", "operations", "steps/s", "early loss", "final loss")
     return table((*head, "accuracy, %", "seeds", "verdict", "early there", "final there"), lines)
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Mean and, of several, standard deviation."""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if values[1:] else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def method(content: dict[str, Any], data: str, setting: dict[str, Any]) -> str:
