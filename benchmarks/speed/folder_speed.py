@@ -12,8 +12,6 @@ Streaming is as ultralytics documents `model.predict(source=folder, stream=True,
 generator of results; `batch`, 1 by default, holds for folders; half precision is for GPUs; an
 exported OpenVINO model may take the network's place. Its loader reads in the same process. Here
 Pillow reads instead of OpenCV, and the network is timm's with the common weights.
-
-Writes benchmarks/results/folder_speed_<machine>.json; the last line of output is the JSON.
 """
 
 import csv

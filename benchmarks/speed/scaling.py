@@ -6,8 +6,7 @@ One small ViT (width 192, depth 6, patch 16, 224 pixels), of which one size is c
 The values of an axis are measured alternately. Its exponent is the slope of log seconds per image
 over log value, the median over rounds. On a CPU the clock is the CPU time of one thread. Processes
 train with DistributedDataParallel (gloo, or nccl on GPUs), each with its own batch on one thread,
-in wall-clock time. With all axes it writes docs/scaling.png and
-benchmarks/results/scaling_<device>.json; the last line of output is the JSON.
+in wall-clock time. With all axes on a CPU it draws docs/scaling.png.
 """
 
 import math

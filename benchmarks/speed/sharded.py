@@ -8,8 +8,6 @@ process, and the largest share of the weights that a process holds.
 speed: ViT-L/16 and ViT-H/14 in bf16-mixed with AdamW on all GPUs, ddp and fsdp2 in turns; images
 per second of each round, peak bytes of a GPU, and bytes of weights, gradients and optimizer states.
 With `--quick` a tiny model takes their place; on a CPU nothing else is timed.
-
-The last line of output is the JSON.
 """
 
 import json

@@ -5,8 +5,7 @@
 `vit --help`, `vit fit --help`, `vit classify` of one photo with a ViT-Ti/16 and `vit fit` on 30
 photos up to its first step, compared with importing torch, torchvision and lightning, the help of a
 trivial LightningCLI, and the same classification with timm. Modules are read from their compiled
-files, as after an installation. Writes benchmarks/results/startup_<machine>.json; the last line of
-output is the JSON.
+files, as after an installation.
 """
 
 import json
