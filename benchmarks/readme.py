@@ -1,9 +1,8 @@
 """The results tables of README.md."""
 
-import statistics
 from typing import Any, NamedTuple
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, plus_minus, table
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, plus_minus, table
 from benchmarks.papers.self_training.page import STUDENT, TEACHER, values
 
 TIMED = "python -m benchmarks.speed.time_to_accuracy --data.root cifar10/ --arms "
@@ -80,7 +79,7 @@ def experiments() -> str:
     )
     mean = vtab["vtab"]["all"]
     accuracies = [[*values(students, key).values()] for key in (TEACHER, (STUDENT, 1))]
-    teacher, student = (plus_minus(statistics.mean(a), statistics.stdev(a)) for a in accuracies)
+    teacher, student = map(over, accuracies)
     clean, corrupted = (f"{100 * errors[name]:.1f}" for name in ("clean_error", "mean_error"))
     rows = (
         (

@@ -12,9 +12,7 @@ scikit-learn's logistic regression, at its defaults.
 import argparse
 import csv
 import os
-import resource
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -27,10 +25,12 @@ from PIL import Image
 
 from benchmarks.lib.harness import (
     arguments,
+    class_folders,
     document,
     installed,
     save,
     target,
+    timed,
     write_manifest,
 )
 from vit.extensions.datacheck.check import BITS_APART, Pictures, hashes
@@ -70,7 +70,7 @@ DOUBLES = ("leak", "identical", "copy")
 def plant(data: Path, seed: int, folder: Path) -> tuple[Path, dict[str, str], set[str]]:
     """The manifest; copy -> its kind; the images with a wrong label."""
     random, rows = np.random.default_rng(seed), []
-    classes = sorted(path for path in (data / "train").iterdir() if path.is_dir())
+    classes = class_folders(data)
     for place in classes:
         names = random.permutation(sorted(os.listdir(place)))[:PER_CLASS]
         parts = ["test"] * TEST_PER_CLASS + ["train"] * (PER_CLASS - TEST_PER_CLASS)
@@ -104,17 +104,14 @@ def plant(data: Path, seed: int, folder: Path) -> tuple[Path, dict[str, str], se
 
 def check(manifest: Path, out: Path, *options: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
     """The rows of findings.csv with whole paths, and the seconds of the command."""
-    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "vit", "data", "check", str(manifest), "--out", str(out)]
     command += [*options, "--num-workers", "0"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    _, seconds = timed(command)
     with (out / "findings.csv").open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     for row in rows:
         row["image"] = str((manifest.parent / row["image"]).resolve())
-    return rows, {"seconds": round(wall, 1), "cpu_seconds": round(cpu, 1)}
+    return rows, {name: round(count, 1) for name, count in seconds.items()}
 
 
 def copies_found(paths: list[str], copies: dict[str, str]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """The tables of docs/data_check.md."""
 
-import statistics
-from collections.abc import Callable
 from typing import Any
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, table
 
 PAGE = ROOT / "docs" / "data_check.md"
 TEXT = """\
@@ -31,28 +29,20 @@ LABELS = {
 Rows = list[dict[str, Any]]
 
 
-def over(rows: Rows, value: Callable[[dict[str, Any]], float], form: str = ".0f") -> str:
-    """Mean and standard deviation over the draws."""
-    values = [value(row) for row in rows]
-    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{form}}{spread}"
-
-
 def copies(rows: Rows, arm: str) -> list[str]:
     """Shares found by kind, others, and CPU seconds."""
     kinds = rows[0][arm]["found"]
-    found = [over(rows, lambda row, kind=kind: 100 * row[arm]["found"][kind]) for kind in kinds]
-    seconds = (
-        over(rows, lambda row: row[arm]["cpu_seconds"]) if "cpu_seconds" in rows[0][arm] else ""
-    )
-    return [*found, over(rows, lambda row: row[arm]["others"]), seconds]
+    found = [over([100 * row[arm]["found"][kind] for row in rows], ".0f") for kind in kinds]
+    others = over([row[arm]["others"] for row in rows], ".0f")
+    timed = "cpu_seconds" in rows[0][arm]
+    return [*found, others, over([r[arm]["cpu_seconds"] for r in rows], ".0f") if timed else ""]
 
 
 def labels(rows: Rows, arm: str) -> list[str]:
     """Labels named, share found, share false, and that among the first 300."""
     shares = ("found", "false", "false_of_first")
-    named = over(rows, lambda row: row[arm]["named"])
-    return [named, *(over(rows, lambda row, name=name: 100 * row[arm][name]) for name in shares)]
+    named = over([row[arm]["named"] for row in rows], ".0f")
+    return [named, *(over([100 * row[arm][name] for row in rows], ".0f") for name in shares)]
 
 
 def text() -> str:

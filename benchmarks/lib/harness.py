@@ -8,13 +8,17 @@ import argparse
 import csv
 import json
 import os
+import random
 import re
+import resource
 import shlex
+import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache
 from importlib.metadata import version
@@ -24,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.lib.pages import ROOT, results_path, spread
+from benchmarks.lib.pages import ROOT, results_path, span
 from vit.console import Meter
 from vit.extensions.compute.flops import Work, counted
 from vit.extensions.compute.timing import (
@@ -57,6 +61,7 @@ __all__ = [
     "model_config",
     "param_groups",
     "results_path",
+    "span",
     "training",
     "versions",
     "work",
@@ -129,22 +134,29 @@ def ratio(ratios: Sequence[float]) -> dict[str, float]:
     }
 
 
-def span(row: Mapping[str, Any]) -> str:
-    """A ratio and its range over the rounds."""
-    return spread(row["ratio"], row["ratio_min"], row["ratio_max"])
-
-
-def answer(command: Sequence[object], **environment: str) -> Any:
+def answer(command: Sequence[object]) -> Any:
     """The JSON on the last line that a process of one thread prints; SystemExit if it fails."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
+    printed, _ = timed(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return json.loads(printed.splitlines()[-1])
+
+
+def timed(command: Sequence[object], **options: Any) -> tuple[str, dict[str, float]]:
+    """What a process prints, and its seconds and CPU seconds; SystemExit if it fails."""
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, **options)
     if done.returncode:
-        raise SystemExit(f"{command} has failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        raise SystemExit(f"{shlex.join(words)} has failed:\n{done.stderr[-2000:]}")
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout, {"seconds": seconds, "cpu_seconds": used}
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def finished(folder: Path) -> dict[str, Any] | None:
@@ -198,6 +210,37 @@ def write_manifest(rows: Iterable[tuple[Path, str, str]], file: Path) -> None:
         writer = csv.writer(stream)
         writer.writerow(("path", "label", "split"))
         writer.writerows((os.path.relpath(path, file.parent), *rest) for path, *rest in rows)
+
+
+def class_folders(data: Path, split: str = "train") -> list[Path]:
+    """The folders of the classes of a split, in the order of their names."""
+    return sorted(path for path in (data / split).iterdir() if path.is_dir())
+
+
+Choice = Callable[[int, str, list[Path]], dict[str, Sequence[Path]] | None]
+"""Number and name of a class, and its images in train -> what each split gets; None: no class."""
+
+
+def draw_images(data: Path, file: Path, choose: Choice, tests: int | None = None) -> Counter[str]:
+    """A CSV of chosen images, and of the first `tests` of each chosen class in test, or all.
+
+    Returns how many there are of each split.
+    """
+    rows: list[tuple[Path, str, str]] = []
+    for number, folder in enumerate(class_folders(data)):
+        chosen = choose(number, folder.name, sorted(folder.iterdir()))
+        if chosen is not None:
+            chosen["test"] = sorted((data / "test" / folder.name).iterdir())[:tests]
+            rows += [(p, folder.name, split) for split, paths in chosen.items() for p in paths]
+    write_manifest(rows, file)
+    return Counter(split for *_, split in rows)
+
+
+def shuffled(paths: Sequence[Path], key: str) -> list[Path]:
+    """The paths in an order that the key draws."""
+    order = [*paths]
+    random.Random(key).shuffle(order)
+    return order
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
@@ -273,6 +316,16 @@ def target(options: argparse.Namespace, name: str | None) -> Path | None:
     """Where results go: to --results, with --quick nowhere, else to the file of that name."""
     standard = None if options.quick or name is None else results_path(name)
     return options.results or standard
+
+
+def earlier(file: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a results file holds, if it is there. SystemExit if it was made with other settings."""
+    if file is None or not file.is_file():
+        return {}
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if any(content["settings"].get(name, value) != value for name, value in settings.items()):
+        raise SystemExit(f"{file} was made with other settings; name another --results")
+    return content
 
 
 def save(content: Any, path: Path | None) -> None:

@@ -1,8 +1,9 @@
 """Tables and pages that are generated from the files in benchmarks/results."""
 
 import json
+import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,22 @@ def plus_minus(mean: float, std: float | None) -> str:
     return f"{mean:.1f}" + ("" if std is None else f" ± {std:.1f}")
 
 
+def over(values: Sequence[float], form: str = ".1f") -> str:
+    """Mean of the values and, of several, their standard deviation; - of none."""
+    if not values:
+        return "-"
+    deviation = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{deviation}"
+
+
 def spread(middle: float, low: float, high: float) -> str:
     """Median and range."""
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def span(row: Mapping[str, Any]) -> str:
+    """A ratio and its range over the rounds."""
+    return spread(row["ratio"], row["ratio_min"], row["ratio_max"])
 
 
 def filled(page: Path, **texts: str) -> str:

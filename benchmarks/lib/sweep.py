@@ -11,15 +11,15 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import linregress, t
 
+from benchmarks.lib.harness import Rows, finished, keep_memory, save
 from benchmarks.lib.harness import arguments as measuring
-from benchmarks.lib.harness import finished, keep_memory, save
 from vit import signals
 from vit.runs.fit import fit
 from vit.runs.options import Options
@@ -93,6 +93,25 @@ def curve(folder: Path, name: str) -> list[float]:
     """The values of a column of metrics.csv, in the order of the steps."""
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as stream:
         return [float(row[name]) for row in csv.DictReader(stream) if row.get(name)]
+
+
+def by_seed(rows: Rows, value: Callable[[dict[str, Any]], Any], /, **wanted: Any) -> dict[int, Any]:
+    """Seed -> value of the rows with these fields."""
+    chosen = (row for row in rows if all(row[name] == field for name, field in wanted.items()))
+    return {row["seed"]: value(row) for row in chosen}
+
+
+def minus(first: dict[int, float], second: dict[int, float]) -> list[float]:
+    """Differences for the seeds that have both."""
+    return [first[seed] - second[seed] for seed in first if seed in second]
+
+
+def interval(values: Sequence[float], form: str = "+.1f") -> str:
+    """Mean over the seeds, and half of its 95 % interval."""
+    if not values:
+        return "-"
+    half = f" ± {half_interval(values):{form.strip('+')}}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{half}"
 
 
 def half_interval(values: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ crops:
 - vit: the loader of ImageData, uint8 batches, normalised afterwards
 
 Evaluation pixels are compared with torchvision's, training crops with Pillow's crop and resize of
-the whole image. The last line of output is one JSON document.
+the whole image.
 """
 
 import argparse

@@ -11,8 +11,7 @@ runtimes get the files of `vit export`. All arms alternate; ratios are of the ro
 calibrated on drawn pictures: its time is that of a calibrated model, its difference is not.
 
 Rounds are reduced to what --budget allows for a model and batch size; below three it is "not run",
-as is an arm without its runtime. Each model is saved when it is done, in
-benchmarks/results/engines_<machine>.json; the last line of output is the JSON.
+as is an arm without its runtime. Each model is saved when it is done.
 """
 
 import argparse

@@ -6,8 +6,7 @@ Both have the same model in float32, the same loader without workers, normalisat
 optimizer (fused AdamW); the loop has nothing else. After each step of the run a callback does one
 of the loop, in the same process, so that both see the same machine. All that a run does from step
 to step counts, ends of epochs and saves too; its first steps, which fill caches, and what comes
-after the last one do not. Each round is a process of its own, on one thread. Writes
-benchmarks/results/fit_loop_<machine>.json; the last line of output is the JSON.
+after the last one do not. Each round is a process of its own, on one thread.
 """
 
 import argparse

@@ -12,8 +12,6 @@ Streaming is as ultralytics documents `model.predict(source=folder, stream=True,
 generator of results; `batch`, 1 by default, holds for folders; half precision is for GPUs; an
 exported OpenVINO model may take the network's place. Its loader reads in the same process. Here
 Pillow reads instead of OpenCV, and the network is timm's with the common weights.
-
-Writes benchmarks/results/folder_speed_<machine>.json; the last line of output is the JSON.
 """
 
 import csv
@@ -23,7 +21,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +41,7 @@ from benchmarks.lib.harness import (
     publish,
     ratio,
     results_name,
+    timed,
 )
 from benchmarks.speed.startup import random_weights
 from vit.hardware import available_cores
@@ -176,13 +174,11 @@ def run(arm: str, folder: Path, photos: Path, given: Settings) -> tuple[float, d
             model = folder / ("model.xml" if arm.endswith("OpenVINO") else "model")
             command = [*VIT, "classify", model, photos, "--out", out]
             command += ["--precision", given["precision"]]
-        start = time.perf_counter()
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        seconds = time.perf_counter() - start
-        if done.returncode:
-            raise SystemExit(f"{arm} has failed:\n{done.stderr[-2000:]}")
+        _, times = timed(command)
         with out.open(newline="") as stream:
-            return seconds, {Path(r["image"]).name: r["class"] for r in csv.DictReader(stream)}
+            return times["seconds"], {
+                Path(r["image"]).name: r["class"] for r in csv.DictReader(stream)
+            }
 
 
 def prepare(folder: Path, source: Path, count: int) -> None:

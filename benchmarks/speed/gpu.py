@@ -17,7 +17,6 @@ last line of output is the JSON.
 """
 
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -38,6 +37,7 @@ from benchmarks.lib.harness import (
     build_model,
     document,
     finisher,
+    free_port,
     param_groups,
     publish,
     results_name,
@@ -206,10 +206,7 @@ def memory(bench: Bench) -> Rows:
 
 def processes(bench: Bench) -> Rows:
     """Start and steps of one process with DistributedDataParallel and with FSDP2."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     backend = "nccl" if bench.device.type == "cuda" else "gloo"
     start = time.perf_counter()
     torch.distributed.init_process_group(backend, rank=0, world_size=1)

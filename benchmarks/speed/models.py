@@ -3,7 +3,6 @@
     python -m benchmarks.speed.models            Ti, S, B, L, H, BiT R50x1, CIFAR's size
     python -m benchmarks.speed.models --models vit_s16 --what inference --results FILE
     python -m benchmarks.speed.models --device cuda
-    python -m benchmarks.speed.models --finals   the best settings of an earlier run again
     python -m benchmarks.speed.models --quick    takes seconds; nothing is written
 
 Every library is measured at its defaults (float32, default attention, torch.optim.AdamW) and at the
@@ -14,17 +13,11 @@ weights. All settings alternate with plain matrix products of the model's shapes
 peak. On a CPU the clock is the CPU time of one thread, which other programs disturb least.
 
 The fastest of many equal settings is the luckiest one. Therefore on a CPU the best setting of each
-library is measured again, in rounds of these alone, and these "finals" are the result. --finals
-repeats them for the settings in the results file.
-
-Writes benchmarks/results/models_<machine>.json; the last line of output is the JSON.
+library is measured again, in rounds of these alone, and these "finals" are the result.
 """
 
 import argparse
-import json
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +38,6 @@ from benchmarks.lib.harness import (
     publish,
     ratio,
     results_name,
-    save,
     span,
     take_turns,
     training,
@@ -61,7 +53,6 @@ from benchmarks.lib.model_peers import (
     settings,
 )
 from benchmarks.lib.model_verdicts import mean_ratio, text, verdicts
-from benchmarks.lib.pages import results_path
 from vit.extensions.compute.bench import Limit, limit
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -278,18 +269,6 @@ def measure_finals(todo: list[Job], rows: Rows, budget: float = FINAL_SECONDS) -
     return finals
 
 
-def repeat_finals(todo: list[Job], path: Path) -> None:
-    """Measures the finals of an earlier run once more, and puts them into its file."""
-    measured = json.loads(path.read_text())
-    finals = measure_finals(todo, measured["rows"])
-    again = {(f["model"], f["what"], f["precision"]) for f in finals}
-    for old in measured.get("finals", []):
-        if (old["model"], old["what"], old["precision"]) not in again:
-            finals.append(old)
-    report(measured["rows"], finals)
-    save(measured | {"finals": finals, "finals_date": date.today().isoformat()}, path)
-
-
 def parsed() -> argparse.Namespace:
     """The command line."""
     parser = arguments(__doc__, rounds=5)
@@ -302,7 +281,6 @@ def parsed() -> argparse.Namespace:
         "--precisions", nargs="+", choices=tuple(DTYPES), help="default: what the CPU has units for"
     )
     add("--libraries", nargs="+", choices=tuple(BUILDERS), default=list(BUILDERS))
-    add("--finals", action="store_true", help="only the best settings of the results file")
     return parser.parse_args()
 
 
@@ -344,9 +322,6 @@ def main() -> None:
     keep_memory()
     todo = jobs(options)
     standard = results_name("models", options.device)
-    if options.finals:
-        repeat_finals(todo, options.results or results_path(standard))
-        return
     rows: Rows = []
     for job in todo:
         rows += measure(job)

@@ -6,13 +6,11 @@ One small ViT (width 192, depth 6, patch 16, 224 pixels), of which one size is c
 The values of an axis are measured alternately. Its exponent is the slope of log seconds per image
 over log value, the median over rounds. On a CPU the clock is the CPU time of one thread. Processes
 train with DistributedDataParallel (gloo, or nccl on GPUs), each with its own batch on one thread,
-in wall-clock time. With all axes it writes docs/scaling.png and
-benchmarks/results/scaling_<device>.json; the last line of output is the JSON.
+in wall-clock time. With all axes on a CPU it draws docs/scaling.png.
 """
 
 import math
 import os
-import socket
 import statistics
 from functools import partial
 from pathlib import Path
@@ -30,6 +28,7 @@ from benchmarks.lib.harness import (
     build_model,
     document,
     finisher,
+    free_port,
     in_turns,
     inference,
     keep_memory,
@@ -160,12 +159,9 @@ def measure_ranks(device: str, steps: int) -> Rows:
     samples: dict[int, list[float]] = {n: [] for n in counts}
     context = torch.multiprocessing.get_context("spawn")
     for n in 2 * counts:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         queue = context.SimpleQueue()
         torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
-            rank_process, args=(n, port, device, steps, queue), nprocs=n, join=True
+            rank_process, args=(n, free_port(), device, steps, queue), nprocs=n, join=True
         )
         samples[n] += queue.get()
     alone = statistics.median(samples[1])

@@ -8,13 +8,10 @@ process, and the largest share of the weights that a process holds.
 speed: ViT-L/16 and ViT-H/14 in bf16-mixed with AdamW on all GPUs, ddp and fsdp2 in turns; images
 per second of each round, peak bytes of a GPU, and bytes of weights, gradients and optimizer states.
 With `--quick` a tiny model takes their place; on a CPU nothing else is timed.
-
-The last line of output is the JSON.
 """
 
 import json
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -31,7 +28,7 @@ from torch import Tensor
 from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader
 
-from benchmarks.lib.harness import Rows, arguments, document, publish, ratio
+from benchmarks.lib.harness import Rows, arguments, document, free_port, publish, ratio
 from vit.extensions.recipes.ema import EMA
 from vit.extensions.recipes.foreach import LAMB, SGDW
 from vit.training.image_classifier import ImageClassifier
@@ -186,9 +183,7 @@ def work(rank: int, environment: dict[str, str], file: Path, task: Callable[...,
 
 def together(processes: int, task: Callable[..., Any]) -> list[Any]:
     """What each of so many new processes returns for `task(rank, processes)`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment = {**address, "WORLD_SIZE": str(processes), "NODE_RANK": "0"}
     start = get_context("spawn").Process
     with tempfile.TemporaryDirectory() as folder:

@@ -11,8 +11,6 @@ the same training crops by the same code (ours), so that arms differ in how they
 bytes; the main process counts. The limit is that code alone on bytes in memory, on one core.
 Wall-clock time; arms alternate, a round of warm-up first, so that files on disk are in the memory
 of the system. The http server is on this machine and waits 5 ms before each answer.
-
-Writes benchmarks/results/shards_<machine>.json; the last line of output is the JSON.
 """
 
 import itertools

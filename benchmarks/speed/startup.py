@@ -5,21 +5,18 @@
 `vit --help`, `vit fit --help`, `vit classify` of one photo with a ViT-Ti/16 and `vit fit` on 30
 photos up to its first step, compared with importing torch, torchvision and lightning, the help of a
 trivial LightningCLI, and the same classification with timm. Modules are read from their compiled
-files, as after an installation. Writes benchmarks/results/startup_<machine>.json; the last line of
-output is the JSON.
+files, as after an installation.
 """
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from benchmarks.lib.harness import Rows, arguments, document, publish, results_name
+from benchmarks.lib.harness import Rows, arguments, document, publish, results_name, timed
 
 LIGHTNING = """
 from lightning.pytorch.cli import LightningCLI
@@ -109,23 +106,12 @@ def prepare(folder: Path) -> None:
         photo.save(file)
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """CPU seconds (user and system) and wall-clock seconds."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{command} has failed:\n{done.stderr[-2000:]}")
-    passed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return used, passed
-
-
 def main() -> None:
     """Measures alternately, prints a table and the JSON."""
     options = arguments(__doc__, rounds=5).parse_args()
     rounds = 1 if options.quick else options.rounds
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
@@ -133,9 +119,9 @@ def main() -> None:
         samples: dict[str, list[tuple[float, float]]] = {case: [] for case in commands}
         for turn in range(rounds + 1):
             for case, command in commands.items():
-                times = measure(command)
+                _, times = timed(command, env=environment)
                 if turn:  # the first turn reads the files from disk
-                    samples[case].append(times)
+                    samples[case].append((times["cpu_seconds"], times["seconds"]))
     rows: Rows = []
     for case, times in samples.items():
         used = [cpu for cpu, _ in times]

@@ -5,8 +5,7 @@
 The variable lets threads wait as in the command `vit` (vit/hardware.py); recorded as "spins".
 Wall-clock time, because threads that wait use CPU time too: meaningful only where nothing else
 runs. Every thread count takes its turn in each round; ratios are to one thread in the same round.
-"others" is the number of cores that other processes used meanwhile. Writes
-benchmarks/results/threads_<machine>.json; the last line of output is the JSON.
+"others" is the number of cores that other processes used meanwhile.
 """
 
 import os

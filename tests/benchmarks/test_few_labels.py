@@ -45,7 +45,7 @@ def test_draws_are_equal_shares_of_what_tuned_no_rule(
     monkeypatch.setattr(few, "DRAWN_FROM", 20)
     files = [tmp_path / f"{seed}.csv" for seed in (0, 0, 1)]
     for seed, file in zip((0, 0, 1), files, strict=True):
-        few.draw_images(data, 4, seed, file)
+        few.draw(data, 4, seed, file)
     first, again, other = (images(file, "train") for file in files)
     assert first == again != other
     assert Counter(label for _, label in first) == {"cat": 4, "dog": 4}

@@ -40,6 +40,14 @@ def test_a_page_is_up_to_date(script: str) -> None:
     assert done.value.code == 0, f"run {script}"
 
 
+def test_the_readme_names_every_script() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    paths = [path for path in (ROOT / "benchmarks").rglob("*.py") if path.parent.name != "lib"]
+    names = {path.parent.name if path.stem == "run" else path.stem for path in paths}
+    assert len(text.splitlines()) <= 70
+    assert {name for name in names if name not in text} <= {"__init__", "planted_page"}
+
+
 def test_a_notebook_is_its_page_behind_what_a_hosted_one_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,8 +88,8 @@ def test_a_page_of_measured_logits_is_that_of_its_results(script: ModuleType) ->
     name = script.__name__.rpartition(".")[2]
     [file] = (ROOT / "benchmarks" / "results").glob(f"{name}*.json")
     document = pages.load(f"results/{file.stem}")
-    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    assert script.page(document) == page
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert pages.filled(script.PAGE, table=script.text(document)) == page
 
 
 def test_padding_is_counted_as_a_sum_of_ones_counts_it() -> None:

@@ -15,5 +15,5 @@ def test_small_models_agree_to_one_in_a_hundred_thousand() -> None:
     assert [tuple(row["image_size"]) for row in rows] == [(224, 224)]
     assert rows[0]["float32_relative"] < 1e-5 and rows[0]["float64_relative"] < 1e-9
     document = {"date": "2000-01-01", "versions": {"torch": "1"}, "rows": rows}
-    text = parity.page(document)
+    text = parity.text(document)
     assert f"| {case.library} | {case.model} | 224x224 |" in text

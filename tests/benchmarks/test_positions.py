@@ -29,8 +29,8 @@ def test_every_arm_is_trained_once_and_shown(
         json.loads(json.dumps(positions.main(["--quick", "--results", str(file)])))["rows"]
         == (saved["rows"])
     )
-    text = page.text(saved)
-    assert "0.614" in text and "not finished" in text  # one seed
+    text = "\n".join(page.texts(saved).values())
+    assert "not finished" in text  # one seed
     for arm in positions.ARMS:
         assert f"| {arm} |" in text
     saved["settings"]["digits"]["lr"] = 1.0
@@ -88,7 +88,7 @@ def test_differences_are_paired_by_seed_and_judged_by_their_interval() -> None:
     mean, half, n = rows.difference("digits", page.Claim("", ["a", "b"], ["none"]))
     gains = np.array([2 - 1.0, 3 - 1.5, 4.25 - 2])
     assert (mean, n) == (pytest.approx(gains.mean()), 3)
-    assert half == pytest.approx(4.303 * gains.std(ddof=1) / 3**0.5)
+    assert half == pytest.approx(4.3027 * gains.std(ddof=1) / 3**0.5, rel=1e-4)
     assert rows.difference("digits", page.Claim("", ["a"], ["c"])) is None
     assert rows.cell("digits", "b", page.Claim("", [], []).score) == "2.0 ± 1.0"
     for mean, equal, answer in (

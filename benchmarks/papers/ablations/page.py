@@ -9,11 +9,18 @@ import statistics
 from textwrap import fill
 from typing import Any
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
-from benchmarks.lib.pages import spread as of_rounds
-from benchmarks.lib.sweep import NOISE, NOT_SEEN, SEEN, half_interval, verdict
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, span, table
+from benchmarks.lib.sweep import (
+    NOISE,
+    NOT_SEEN,
+    SEEN,
+    by_seed,
+    half_interval,
+    interval,
+    minus,
+    verdict,
+)
 from benchmarks.papers.ablations.run import CENTRE, HEAD_RATES, HEADS, OPTIMIZERS, SHAPES, arms
-from benchmarks.papers.data_size.page import interval, spread
 from vit.extensions.compute.cost import DEVICES
 from vit.extensions.compute.table6 import JFT_IMAGES
 from vit.extensions.compute.tables import amount
@@ -48,9 +55,8 @@ class Results:
 
     def of(self, sweep: str, name: str, value: float, of: str = "accuracy") -> dict[int, float]:
         """Seed -> accuracy on test in per cent, or on val."""
-        wanted = (sweep, name, value)
-        rows = [r for r in self.rows if (r["sweep"], r["name"], r["value"]) == wanted]
-        return {row["seed"]: 100 * row[of] for row in rows}
+        wanted = {"sweep": sweep, "name": name, "value": value}
+        return by_seed(self.rows, lambda row: 100 * row[of], **wanted)
 
     def best(self, sweep: str, name: str, rates: tuple[float, ...]) -> float | None:
         """The rate with the highest mean on val."""
@@ -79,11 +85,6 @@ class Results:
         return [seed for seed in self.seeds if have.count(seed) == shapes]
 
 
-def minus(first: dict[int, float], second: dict[int, float]) -> list[float]:
-    """Differences for the seeds that have both."""
-    return [first[seed] - second[seed] for seed in first if seed in second]
-
-
 def alike(values: list[float]) -> str:
     """Whether the 95 % interval lies within ALIKE points of 0, or beyond them."""
     if len(values) < 2:
@@ -97,9 +98,9 @@ def heads(found: Results) -> str:
     lines = []
     for head in HEADS:
         best = found.best("head", head, HEAD_RATES)
-        each = [spread([*found.of("head", head, r, "val").values()]) for r in HEAD_RATES]
+        each = [over([*found.of("head", head, r, "val").values()]) for r in HEAD_RATES]
         test = [] if best is None else [*found.of("head", head, best).values()]
-        lines.append((head, *each, "-" if best is None else f"{best:g}", spread(test)))
+        lines.append((head, *each, "-" if best is None else f"{best:g}", over(test)))
     columns = (f"{rate:g}, val %" for rate in HEAD_RATES)
     return table(("head", *columns, "best rate", "there, test %"), lines)
 
@@ -143,7 +144,7 @@ def shapes(found: Results) -> str:
             sizes = (f"{row['parameters'] / 1e3:,.0f}", amount(row["flops"] / 1e6))
             name = INSTEAD.get(axis, axis)
             shown = f"depth {value:g}" if axis == "all" else f"{value:g}"
-            lines.append((name, shown, *sizes, spread(values), len(values)))
+            lines.append((name, shown, *sizes, over(values), len(values)))
     head = ("scaled", "value", "parameters, 1e3", "forward, MFLOP", "accuracy, %", "seeds")
     return table(head, lines)
 
@@ -241,7 +242,7 @@ def optimizers(found: Results) -> str:
         for name, rate in best.items()
     }
     gap = minus(tests["AdamW"], tests["SGD"])
-    each = [spread([*test.values()]) for test in tests.values()]
+    each = [over([*test.values()]) for test in tests.values()]
     rates = ", ".join("-" if rate is None else f"{rate:g}" for rate in best.values())
     lines.append(("R[1, 1] here, in domain", *each, interval(gap), rates, verdict(gap)))
     head = ("model", "Adam, %", "SGD, %", "Adam - SGD", "rates", "Adam above SGD")
@@ -273,7 +274,7 @@ def per_flop(content: dict[str, Any]) -> str:
     models = counted_models()
     lines = []
     for row in content["speed"]:
-        ratio = of_rounds(row["ratio"], row["ratio_min"], row["ratio_max"])
+        ratio = span(row)
         rate, gflops = f"{row['images_per_second']:.2f}", f"{row['flops_per_second'] / 1e9:.0f}"
         batch = f"{models[row['model']]['largest_batch']:,}"
         lines.append((f"`{row['model']}`", row["way"], rate, gflops, ratio, batch))

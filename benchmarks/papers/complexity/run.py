@@ -13,10 +13,8 @@ gradient from every other. An interrupted command goes on where it was.
 `--device cuda` measures a GPU.
 """
 
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +26,7 @@ from benchmarks.lib.harness import (
     arguments,
     build_model,
     document,
+    earlier,
     on_device,
     save,
     take_turns,
@@ -216,7 +215,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(words)
     settings = QUICK if options.quick else SETTINGS
     file = target(options, on_device("papers/complexity/results", options.device))
-    found = earlier(file, settings)
+    known = {"rows": [], "paths": [], "seconds": []} | earlier(file, settings=settings)
+    found = {name: known[name] for name in ("rows", "paths", "seconds")}
     torch.set_num_threads(1)
 
     def content() -> dict[str, Any]:
@@ -236,16 +236,6 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         if point not in [{key: row[key] for key in point} for row in found["rows"]]:
             keep("rows", time.process_time(), measure(point, settings, options.device))
     return content()
-
-
-def earlier(file: Path | None, settings: dict[str, Any]) -> dict[str, list[Any]]:
-    """What a results file has. SystemExit if it was made with other settings."""
-    if file is None or not file.is_file():
-        return {"rows": [], "paths": [], "seconds": []}
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if content["settings"] != settings:
-        raise SystemExit(f"{file} was made with other settings; name another --results")
-    return {key: content[key] for key in ("rows", "paths", "seconds")}
 
 
 if __name__ == "__main__":

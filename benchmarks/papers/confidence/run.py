@@ -12,6 +12,7 @@ exchangeable images that count is beta-binomial. 2,000 splits show how often it 
 Finished runs are reused.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ import vit
 from benchmarks.lib.harness import (
     arguments,
     document,
+    draw_images,
     portable,
     run_fit,
     save,
     target,
-    write_manifest,
 )
 from vit.confidence import cut, set_scores
 from vit.data.settings import Loading
@@ -45,18 +46,16 @@ SETTINGS = [
 ]
 
 
-def draw_images(data: Path, seed: int, file: Path) -> None:
+def draw(data: Path, seed: int, file: Path) -> None:
     """A CSV with train and val drawn by the seed; test images are the same for every seed."""
-    rows: list[tuple[Path, str, str]] = []
-    for number, folder in enumerate(sorted(p for p in (data / "train").iterdir() if p.is_dir())):
-        paths = sorted(folder.iterdir())
+
+    def choose(number: int, _: str, paths: list[Path]) -> dict[str, Sequence[Path]]:
         order = np.random.default_rng([seed, number]).permutation(len(paths))
-        for at, place in enumerate(order[: PER_CLASS["train"] + PER_CLASS["val"]]):
-            split = "train" if at < PER_CLASS["train"] else "val"
-            rows.append((paths[place], folder.name, split))
-        test = sorted((data / "test" / folder.name).iterdir())[: PER_CLASS["test"]]
-        rows += [(path, folder.name, "test") for path in test]
-    write_manifest(rows, file)
+        train, both = PER_CLASS["train"], PER_CLASS["train"] + PER_CLASS["val"]
+        chosen = [paths[place] for place in order[:both]]
+        return {"train": chosen[:train], "val": chosen[train:]}
+
+    draw_images(data, file, choose, PER_CLASS["test"])
 
 
 def test_logits(run: Path, manifest: Path) -> tuple[torch.Tensor, torch.Tensor, float]:
@@ -152,7 +151,7 @@ def main() -> None:
     options, rows = parser.parse_args(), []
     for seed in options.seeds:
         run, manifest = options.runs / f"seed_{seed}", options.runs / f"images_{seed}.csv"
-        draw_images(options.data, seed, manifest)
+        draw(options.data, seed, manifest)
         words = [*SETTINGS, "--data.root", str(manifest), "--seed_everything", str(seed)]
         rows.append(row(run, manifest, run_fit(words, run)))
         facts = {"images": {name: 10 * count for name, count in PER_CLASS.items()}}

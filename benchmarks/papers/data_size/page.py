@@ -1,12 +1,12 @@
 """The tables and the figure of docs/data_size.md."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, plus_minus, table
-from benchmarks.lib.sweep import half_interval, power, verdict
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, table
+from benchmarks.lib.sweep import by_seed, interval, minus, power, verdict
 from benchmarks.papers.data_size.run import SWEEPS, cells
 
 PAGE = ROOT / "docs" / "data_size.md"
@@ -46,9 +46,8 @@ class Results:
 
     def of(self, sweep: str, model: str, percent: float, share: float = 1.0) -> dict[int, Any]:
         """Seed -> row."""
-        wanted = (sweep, model, percent, share)
-        names = ("sweep", "model", "percent", "share")
-        return {r["seed"]: r for r in self.rows if tuple(r[n] for n in names) == wanted}
+        wanted = {"sweep": sweep, "model": model, "percent": percent, "share": share}
+        return by_seed(self.rows, lambda row: row, **wanted)
 
     def values(self, sweep: str, model: str, percent: float, value: Value) -> dict[int, float]:
         """Seed -> value."""
@@ -56,22 +55,7 @@ class Results:
 
     def gaps(self, sweep: str, pair: tuple[str, str], percent: float, value: Value) -> list[float]:
         """First model minus second, for the seeds that have both."""
-        first, second = (self.values(sweep, model, percent, value) for model in pair)
-        return [first[seed] - second[seed] for seed in first if seed in second]
-
-
-def interval(values: Sequence[float], form: str = "+.1f") -> str:
-    """Mean over the seeds, and half of its 95 % interval."""
-    if not values:
-        return "-"
-    half = f" ± {half_interval(values):{form.strip('+')}}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{form}}{half}"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation over the seeds."""
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return plus_minus(statistics.mean(values), std) if values else "-"
+        return minus(*(self.values(sweep, model, percent, value) for model in pair))
 
 
 def by_size(found: Results, sweep: str, value: Value) -> str:
@@ -88,7 +72,7 @@ def by_size(found: Results, sweep: str, value: Value) -> str:
         each = [[*found.values(sweep, model, percent, value).values()] for model in MAIN]
         gaps = [found.gaps(sweep, (m, "bit"), percent, value) for m in ("vit", "hybrid")]
         facts = (f"{percent:g} %", f"{images:,}", f"{first['images_seen'] / images:.1f}")
-        lines.append((*facts, *map(spread, each), *map(interval, gaps), min(map(len, each))))
+        lines.append((*facts, *map(over, each), *map(interval, gaps), min(map(len, each))))
     return table(head, lines) if lines else "None of these runs is complete."
 
 
@@ -109,7 +93,7 @@ def claims(found: Results) -> list[Claim]:
     def gap(percent: float, value: Value = accuracy, pair: tuple[str, str] = pair) -> list[float]:
         return found.gaps("part", pair, percent, value)
 
-    def minus(first: list[float], second: list[float]) -> list[float]:
+    def less(first: list[float], second: list[float]) -> list[float]:
         return [a - b for a, b in zip(first, second, strict=False)]
 
     larger = ("vit", SMALL)
@@ -126,7 +110,7 @@ def claims(found: Results) -> list[Claim]:
             "Only with JFT-300M do we see the full benefit of larger models",
             "L/16 - B/16, JFT against ImageNet: +4.4",
             f"width 64 - width 32, {high:g} against {low:g} %",
-            minus(gap(high, pair=larger), gap(low, pair=larger)),
+            less(gap(high, pair=larger), gap(low, pair=larger)),
         ),
         Claim(
             "The BiT CNNs outperform ViT on ImageNet [the smallest]",
@@ -163,13 +147,13 @@ def claims(found: Results) -> list[Claim]:
             "from data is sufficient, even beneficial",
             "Figures 3 and 4",
             f"ViT - BiT in domain, {high:g} against {low:g} %",
-            minus(gap(high), gap(low)),
+            less(gap(high), gap(low)),
         ),
         Claim(
             "the same, few-shot",
             "Figure 4",
             f"ViT - BiT, 5-shot, {high:g} against {low:g} %",
-            minus(gap(high, five), gap(low, five)),
+            less(gap(high, five), gap(low, five)),
         ),
     ]
 

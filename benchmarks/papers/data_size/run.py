@@ -29,7 +29,6 @@ interrupted command goes on where it was.
 import argparse
 import itertools
 import json
-import random
 import shlex
 import shutil
 import statistics
@@ -41,13 +40,14 @@ from typing import Any
 from benchmarks.lib.harness import (
     Rows,
     document,
+    draw_images,
     finished,
     on_device,
     publish,
     save,
+    shuffled,
     target,
     work,
-    write_manifest,
 )
 from benchmarks.lib.sweep import arguments, curve, schedule, trained
 from vit.extensions.evaluation.fewshot import few_shot_accuracy
@@ -113,21 +113,19 @@ def left_out(number: int) -> bool:
 
 def draw(data: Path, sweep: str, percent: float, seed: int, file: Path) -> None:
     """A CSV of the images of a run; sweep "few-shot" is of those of the ridge regression."""
-    rows: list[tuple[Path, str, str]] = []
-    for number, folder in enumerate(sorted(p for p in (data / "train").iterdir() if p.is_dir())):
+
+    def choose(number: int, name: str, paths: list[Path]) -> dict[str, Sequence[Path]] | None:
         if sweep != "all" and left_out(number) == (sweep == "part"):
-            continue
-        paths = sorted(folder.iterdir())
-        random.Random(f"0 {folder.name}").shuffle(paths)
+            return None
         count = max(round(VAL_SHARE * len(paths)), 1)
-        val, rest = paths[:count], paths[count:]
-        random.Random(f"{seed} {folder.name}").shuffle(rest)
-        size = POOL if sweep == "few-shot" else max(round(len(rest) * percent / 100), 1)
-        rows += [(path, folder.name, "train") for path in rest[:size]]
-        rows += [(path, folder.name, "val") for path in val if sweep != "few-shot"]
-        test = sorted((data / "test" / folder.name).iterdir())
-        rows += [(path, folder.name, "test") for path in test]
-    write_manifest(rows, file)
+        paths = shuffled(paths, f"0 {name}")
+        rest = shuffled(paths[count:], f"{seed} {name}")
+        if sweep == "few-shot":
+            return {"train": rest[:POOL]}
+        size = max(round(len(rest) * percent / 100), 1)
+        return {"train": rest[:size], "val": paths[:count]}
+
+    draw_images(data, file, choose)
 
 
 def few_shot(run: Path, images: Path, device: str) -> dict[str, float]:

@@ -15,6 +15,7 @@ import csv
 import math
 import shutil
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ import numpy as np
 
 from benchmarks.lib.harness import (
     arguments,
+    draw_images,
     finished,
     mean_and_std,
     portable,
     run_fit,
     save,
     target,
-    write_manifest,
 )
 
 TEST_PER_CLASS = 200
@@ -47,17 +48,14 @@ CELLS = ("20:0", "100:0", "20:1", "100:1", "20:2", "100:2", "5:0", "500:0")
 SHARED = ("steps", "images_seen", "parameters", "trained_parameters", "precision")
 
 
-def draw_images(data: Path, images: int, seed: int, file: Path) -> None:
+def draw(data: Path, images: int, seed: int, file: Path) -> None:
     """A CSV of `images` training images per class, drawn by `seed`, and the test images."""
-    rows: list[tuple[Path, str, str]] = []
-    folders = sorted(path for path in (data / "train").iterdir() if path.is_dir())
-    for number, folder in enumerate(folders):
-        names = sorted(path.name for path in folder.iterdir())[:DRAWN_FROM]
-        order = np.random.default_rng([seed, number]).permutation(len(names))[:images]
-        rows += [(folder / names[i], folder.name, "train") for i in order]
-        test = sorted((data / "test" / folder.name).iterdir())[:TEST_PER_CLASS]
-        rows += [(path, folder.name, "test") for path in test]
-    write_manifest(rows, file)
+
+    def choose(number: int, _: str, paths: list[Path]) -> dict[str, Sequence[Path]]:
+        order = np.random.default_rng([seed, number]).permutation(len(paths[:DRAWN_FROM]))
+        return {"train": [paths[i] for i in order[:images]]}
+
+    draw_images(data, file, choose, TEST_PER_CLASS)
 
 
 def right(run: Path) -> dict[str, bool]:
@@ -138,7 +136,7 @@ def main() -> None:
     for cell in options.cells:
         images, seed = map(int, cell.split(":"))
         manifest = options.runs / f"images_{images}_{seed}.csv"
-        draw_images(options.data, images, seed, manifest)
+        draw(options.data, images, seed, manifest)
         for arm in options.arms:
             train(arm, manifest, options, options.runs / f"{arm}_{images}_{seed}")
             content = document(options.runs, options.pixels)

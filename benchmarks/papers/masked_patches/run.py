@@ -14,8 +14,8 @@ after -- go to every `vit fit`.
 
 import argparse
 import json
-import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from benchmarks.lib.harness import (
     KEPT,
     Rows,
     arguments,
+    draw_images,
     mean_and_std,
     portable,
     run_fit,
     save,
     seeds_row,
+    shuffled,
     target,
-    write_manifest,
 )
 
 STARTS = ("random weights", "pre-trained")
@@ -41,16 +42,12 @@ def write_subset(data: Path, percent: float, manifest: Path) -> int:
     Deterministic; smaller subsets are contained in larger ones. Returns the number of training
     images.
     """
-    rows: list[tuple[Path, str, str]] = []
-    for folder in sorted(p for p in (data / "train").iterdir() if p.is_dir()):
-        names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
-        random.Random(f"0 {folder.name}").shuffle(names)
-        names = names[: max(round(len(names) * percent / 100), 1)]
-        rows += [(folder / name, folder.name, "train") for name in names]
-        test = sorted((data / "test" / folder.name).iterdir())
-        rows += [(path, folder.name, "test") for path in test]
-    write_manifest(rows, manifest)
-    return sum(split == "train" for *_, split in rows)
+
+    def choose(_: int, name: str, paths: list[Path]) -> dict[str, Sequence[Path]]:
+        size = max(round(len(paths) * percent / 100), 1)
+        return {"train": shuffled(paths, f"0 {name}")[:size]}
+
+    return draw_images(data, manifest, choose)["train"]
 
 
 def pretrain(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

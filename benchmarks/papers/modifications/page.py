@@ -3,49 +3,20 @@
 import math
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
+import yaml
 from scipy.stats import spearmanr
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, table
 from benchmarks.papers.modifications.run import ARMS, BASELINE, MIXED, RATES
 from benchmarks.papers.positions.page import NAMES, Rows
 from benchmarks.papers.positions.run import POOL_PER_CLASS
 
 PAGE = ROOT / "docs" / "variants.md"
-PAPER = {
-    "ReLU": (2.182, 1.838),
-    "GELU": (2.179, 1.838),
-    "Swish": (2.186, 1.847),
-    "ELU": (2.270, 1.932),
-    "GLU": (2.174, 1.814),
-    "GEGLU": (2.130, 1.792),
-    "ReGLU": (2.145, 1.803),
-    "SELU": (2.315, 1.948),
-    "SwiGLU": (2.127, 1.789),
-    "LiGLU": (2.149, 1.798),
-    "sigmoid": (2.291, 1.867),
-    "softplus": (2.207, 1.850),
-    "RMSNorm": (2.167, 1.821),
-    "ReZero": (2.262, 1.939),
-    "ReZero, LayerNorm": (2.223, 1.858),
-    "ReZero, RMSNorm": (2.221, 1.875),
-    "Fixup": (2.382, 2.067),
-    "2 x layers": (2.200, 1.843),
-    "3/2 x layers": (2.185, 1.831),
-    "2/3 x layers": (2.190, 1.847),
-    "1/2 x layers": (2.201, 1.857),
-    "layers shared": (2.497, 2.164),
-    "mixture of experts": (2.148, 1.785),
-    "Switch": (2.135, 1.758),
-    "funnel": (2.288, 1.918),
-    "synthesizer, dense": (2.334, 1.962),
-    "synthesizer, random": (2.326, 2.009),
-    "synthesizer, factorized": (2.341, 1.968),
-    "lightweight convolution": (2.370, 1.989),
-    "dynamic convolution": (2.403, 2.047),
-}
+PAPER: dict[str, list[float]] = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text())
 """Narang et al. (arXiv:2102.11972), Table 1: early and final loss of pre-training on C4."""
 
 METHOD = """\
@@ -145,19 +116,13 @@ def arms(rows: Rows, losses: Losses, data: str, speeds: dict[str, float]) -> str
             f"{mine[0]['params'] / 1e3:.0f}k",
             f"{mine[0]['flops'] / 1e6:.1f}M",
             f"{speeds[arm]:.1f}",
-            *(spread([row[key] for row in mine], 3) for key in ("early_loss", "loss")),
-            spread([row["accuracy"] for row in mine], 1),
+            *(over([row[key] for row in mine], ".3f") for key in ("early_loss", "loss")),
+            over([row["accuracy"] for row in mine]),
         ]
         verdict = "baseline" if arm == BASELINE else VERDICTS[losses.sign([arm])]
         lines.append((arm, *cells, len(mine), verdict, early, final))
     head = ("modification", "parameters", "operations", "steps/s", "early loss", "final loss")
     return table((*head, "accuracy, %", "seeds", "verdict", "early there", "final there"), lines)
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Mean and, of several, standard deviation."""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if values[1:] else ""
-    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def method(content: dict[str, Any], data: str, setting: dict[str, Any]) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, plus_minus, table
-from benchmarks.lib.sweep import half_interval
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, table
+from benchmarks.lib.sweep import by_seed, half_interval
 from benchmarks.papers.positions.run import ARMS, PLACES, SHAW, TEST_SIZES
 
 PAGE = ROOT / "docs" / "positions.md"
@@ -78,15 +78,12 @@ class Rows:
 
     def of(self, data: str, arm: str, score: Score) -> dict[int, float]:
         """Scores by seed."""
-        mine = (row for row in self.rows if row["data"] == data and row["arm"] == arm)
-        return {row["seed"]: score(row) for row in mine}
+        return by_seed(self.rows, score, data=data, arm=arm)
 
     def cell(self, data: str, arm: str, score: Score) -> str:
         """Mean and deviation over the seeds."""
-        values = list(self.of(data, arm, score).values())
-        if not values:
-            return ""
-        return plus_minus(statistics.mean(values), statistics.stdev(values) if values[1:] else None)
+        values = [*self.of(data, arm, score).values()]
+        return over(values) if values else ""
 
     def difference(self, data: str, claim: Claim) -> tuple[float, float, int] | None:
         """Mean of first - second over the seeds that all arms have, half of its 95 % interval, and

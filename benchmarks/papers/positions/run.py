@@ -10,7 +10,6 @@ chosen: the last weights count. An interrupted command goes on where it was. `--
 the larger setting.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from benchmarks.lib.harness import (
     arguments,
     build_model,
     document,
+    earlier,
     on_device,
     param_groups,
     save,
@@ -258,7 +258,7 @@ def run(
     """Trainings in order, `once(setting, data, arm, seed)` each, but those that the file has."""
     file = target(options, on_device(f"papers/{what}/results", options.device))
     facts = {key: asdict(setting) for key, setting in settings.items()}
-    rows = earlier(file, facts)
+    rows = earlier(file, settings=facts).get("rows", [])
     done = {(row["seed"], row["data"], row["arm"]) for row in rows}
     torch.set_num_threads(1)
     data: dict[str, dict[str, Split]] = {}
@@ -273,16 +273,6 @@ def run(
         print(f"{key}, {arm}, seed {seed}: {row['accuracy']} %", file=sys.stderr, flush=True)
         save(document(what, rows, settings=facts), file)
     return document(what, rows, settings=facts)
-
-
-def earlier(file: Path | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The trainings in a results file. SystemExit if they had other settings."""
-    if file is None or not file.is_file():
-        return []
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if any(content["settings"].get(key, value) != value for key, value in facts.items()):
-        raise SystemExit(f"{file} has trainings with other settings; name another --results")
-    return content["rows"]
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from scipy.stats import t
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
-from benchmarks.lib.pages import spread as ratio_spread
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, span, table
 from benchmarks.lib.sweep import NO_SEED, NOISE, NOT_SEEN, SEEN
-from benchmarks.papers.data_size.page import spread
 from benchmarks.papers.pretraining.run import (
     ARMS,
     BEST_MAE,
@@ -90,7 +88,7 @@ def scores(found: Results) -> str:
         if not cost:
             continue
         name = f"**{arm}**" if arm == found.best[KINDS[arm]] else arm
-        cells = [spread(found.values(arm, column)) for column in columns]
+        cells = [over(found.values(arm, column)) for column in columns]
         lines.append((name, *cells, f"{statistics.mean(cost):.0f}", len(cost)))
     return table(head, lines)
 
@@ -131,7 +129,7 @@ def cost() -> str:
     """What mask tokens in the encoder cost, in operations and time."""
     lines = []
     for row in load("papers/pretraining/cost")["rows"]:
-        measured = ratio_spread(row["ratio"], row["ratio_min"], row["ratio_max"])
+        measured = span(row)
         share = f"{row['ratio'] / row['operations_ratio']:.2f}"
         lines.append((f"`{row['model']}`", f"{row['operations_ratio']:.2f}", measured, share))
     return table(("model", "operations", "time of a step", "time over operations"), lines)

@@ -13,10 +13,9 @@ setting.
 """
 
 import os
-import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -29,13 +28,14 @@ from benchmarks.lib.harness import (
     arguments,
     build_model,
     document,
+    draw_images,
+    earlier,
     on_device,
     save,
+    shuffled,
     target,
-    write_manifest,
 )
 from benchmarks.lib.sweep import schedule, trained
-from benchmarks.papers.positions.run import earlier
 from vit.extensions.evaluation.attentive import attentive_accuracy
 from vit.extensions.evaluation.fewshot import few_shot_accuracy
 from vit.extensions.evaluation.frozen import Bench, Frozen, Reading
@@ -168,18 +168,12 @@ def draw(data: Path, percent: float, setting: Setting, manifest: Path) -> Path:
 
     Larger shares contain smaller ones; val is no part of any.
     """
-    rows: list[tuple[Path, str, str]] = []
-    for folder in sorted(path for path in (data / "train").iterdir() if path.is_dir()):
-        paths = sorted(folder.iterdir())
-        random.Random(f"0 {folder.name}").shuffle(paths)
-        tests = sorted((data / "test" / folder.name).iterdir())
-        chosen = {
-            "train": paths[: max(round(len(paths) * percent / 100), 1)],
-            "val": paths[-setting.val_per_class :],
-            "test": tests[: setting.test_per_class],
-        }
-        rows += [(path, folder.name, split) for split in chosen for path in chosen[split]]
-    write_manifest(rows, manifest)
+
+    def choose(_: int, name: str, paths: list[Path]) -> dict[str, Sequence[Path]]:
+        paths, size = shuffled(paths, f"0 {name}"), max(round(len(paths) * percent / 100), 1)
+        return {"train": paths[:size], "val": paths[-setting.val_per_class :]}
+
+    draw_images(data, manifest, choose, setting.test_per_class)
     return manifest
 
 
@@ -300,7 +294,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     setting = QUICK if options.quick else SETTINGS[options.device]
     file = target(options, on_device("papers/pretraining/results", options.device))
     facts = {"setting": {**asdict(setting), "shots": list(setting.shots)}}
-    rows = earlier(file, facts)
+    rows = earlier(file, settings=facts).get("rows", [])
     torch.set_num_threads(1)
     place = Laboratory(options.data.resolve(), options.runs.resolve(), setting, options.device)
     for seed, arm in turns(rows, options.quick):

@@ -9,10 +9,7 @@ writes the picture of docs/robustness.md.
 
 import io
 import json
-import resource
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_image
 
-from benchmarks.lib.harness import ROOT, arguments, document, publish, run_fit
+from benchmarks.lib.harness import ROOT, arguments, document, publish, run_fit, timed
 from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS, corrupt
 
 SHEET = ROOT / "docs" / "images" / "robustness.jpg"
@@ -57,11 +54,8 @@ def scored(run: Path, data: Path, limit: int, *options: str) -> dict[str, Any]:
         return json.loads(file.read_text())
     command = [sys.executable, "-m", "vit", "robustness", str(run), "--data", str(data), "--json"]
     command += ["--limit", str(limit), "--device", "cpu", "--num-workers", "0", *options]
-    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found["cpu_seconds"] = round(after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime, 1)
-    found["seconds"] = round(time.monotonic() - began, 1)
+    printed, seconds = timed(command)
+    found = {**json.loads(printed), **{name: round(n, 1) for name, n in seconds.items()}}
     file.write_text(json.dumps(found))
     return found
 

@@ -1,13 +1,11 @@
 """The tables of docs/self_training.md."""
 
 import statistics
-from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
-from benchmarks.lib.sweep import verdict
-from benchmarks.papers.data_size.page import interval, spread
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, table
+from benchmarks.lib.sweep import interval, minus, verdict
 from benchmarks.papers.self_training.run import ARMS, LABELLED, VAL
 
 PAGE = ROOT / "docs" / "self_training.md"
@@ -35,8 +33,7 @@ def values(content: dict[str, Any], key: Key, name: str = "accuracy") -> dict[in
 
 def gaps(content: dict[str, Any], first: Key, second: Key, name: str = "accuracy") -> list[float]:
     """First minus second, for the seeds that have both."""
-    a, b = values(content, first, name), values(content, second, name)
-    return [a[seed] - b[seed] for seed in a if seed in b]
+    return minus(values(content, first, name), values(content, second, name))
 
 
 def scores(content: dict[str, Any]) -> str:
@@ -46,18 +43,18 @@ def scores(content: dict[str, Any]) -> str:
     for key in [*keys, *((name, 1) for name in ARMS)]:
         found = values(content, key)
         rows = [r for r in content["rows"] if (r["arm"], r["iteration"]) == key and r.get("images")]
-        images, sure = _mean(rows, "images"), _mean(rows, "confidence")
-        cells = (f"{images:,.0f}", f"{100 * sure:.1f}") if rows else ("-", "-")
+        cells = ("-", "-")
+        if rows:
+            images, sure = (
+                statistics.mean(r[name] for r in rows) for name in ("images", "confidence")
+            )
+            cells = (f"{images:,.0f}", f"{100 * sure:.1f}")
         name = f"{key[0]}, iteration {key[1]}" if key[1] else key[0]
         against = interval(gaps(content, key, TEACHER)) if key[1] else "-"
-        corrupted = spread([*values(content, key, "corrupted").values()])
-        lines.append((name, *cells, spread([*found.values()]), against, corrupted, len(found)))
+        corrupted = over([*values(content, key, "corrupted").values()])
+        lines.append((name, *cells, over([*found.values()]), against, corrupted, len(found)))
     head = ("model", "unlabelled images", "teacher's confidence, %", "accuracy, %", "over teacher")
     return table((*head, "under corruption, %", "seeds"), lines)
-
-
-def _mean(rows: Sequence[dict[str, Any]], name: str) -> float:
-    return statistics.mean(row[name] for row in rows) if rows else 0.0
 
 
 def judged(content: dict[str, Any]) -> str:

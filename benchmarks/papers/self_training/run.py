@@ -23,12 +23,21 @@ An interrupted command goes on where it was.
 
 import argparse
 import os
-import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.harness import Rows, document, on_device, publish, save, target, write_manifest
+from benchmarks.lib.harness import (
+    Rows,
+    document,
+    draw_images,
+    on_device,
+    publish,
+    save,
+    shuffled,
+    target,
+)
 from benchmarks.lib.sweep import arguments, counted, schedule, trained
 from benchmarks.papers.robustness.run import scored
 from vit.extensions.transfer.selftrain import SelfTraining
@@ -56,24 +65,19 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 def draw(data: Path, seed: int, folder: Path) -> tuple[Path, Path]:
     """A CSV of the labelled images and those of test, and a folder of links to the others."""
-    rows: list[tuple[Path, str, str]] = []
     manifest, others = folder / "labelled.csv", folder / "unlabelled"
     others.mkdir(parents=True, exist_ok=True)
-    for place in sorted(path for path in (data / "train").iterdir() if path.is_dir()):
-        paths = sorted(place.iterdir())
-        random.Random(f"{seed} {place.name}").shuffle(paths)
-        count = round(LABELLED * len(paths))
+
+    def choose(_: int, name: str, paths: list[Path]) -> dict[str, Sequence[Path]]:
+        paths, count = shuffled(paths, f"{seed} {name}"), round(LABELLED * len(paths))
         held = max(round(VAL * count), 1)
-        rows += [(path, place.name, "val") for path in paths[:held]]
-        rows += [(path, place.name, "train") for path in paths[held:count]]
-        rows += [
-            (path, place.name, "test") for path in sorted((data / "test" / place.name).iterdir())
-        ]
         for path in paths[count:]:
-            link = others / f"{place.name}_{path.name}"
+            link = others / f"{name}_{path.name}"
             if not link.is_symlink():
                 os.symlink(path, link)
-    write_manifest(rows, manifest)
+        return {"val": paths[:held], "train": paths[held:count]}
+
+    draw_images(data, manifest, choose)
     return manifest, others
 
 

@@ -2,6 +2,7 @@
 
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.lib.pages import ROOT, filled, generate, load, plus_minus, table
@@ -12,9 +13,9 @@ ASKED = {"left_out": "two classes left out", "photos": "photos"}
 SCORES = ("energy", "neighbours", "mahalanobis", "decision")
 
 
-def spread(values: list[float], factor: float = 100) -> str:
-    """Mean ± standard deviation."""
-    return plus_minus(factor * statistics.mean(values), factor * statistics.stdev(values))
+def percent(values: Sequence[float]) -> str:
+    """Mean ± standard deviation of shares, in per cent."""
+    return plus_minus(100 * statistics.mean(values), 100 * statistics.stdev(values))
 
 
 def text() -> str:
@@ -25,17 +26,17 @@ def text() -> str:
         rows: list[dict[str, Any]] = [row for row in content["rows"] if row["model"] == model]
         chosen = Counter(row["score"] for row in rows).most_common()
         for asked, title in ASKED.items():
-            values = [spread([row[asked]["auroc"][s] for row in rows]) for s in SCORES]
+            values = [percent([row[asked]["auroc"][s] for row in rows]) for s in SCORES]
             words = ", ".join(f"{score} ({count})" for score, count in chosen)
             areas.append((name, title, *values, words))
             known, unknown = (
                 [row["answered"][group] for row in rows] for group in ("known", asked)
             )
             shares = [row[asked] for row in rows]
-            accuracy = [spread([row["accuracy_of_known"] for row in rows])]
+            accuracy = [percent([row["accuracy_of_known"] for row in rows])]
             for of in ("of_all", "of_answered"):
-                accuracy.append(spread([share["accuracy"][of] for share in shares]))
-            gains.append((name, title, spread(known), spread(unknown), *accuracy))
+                accuracy.append(percent([share["accuracy"][of] for share in shares]))
+            gains.append((name, title, percent(known), percent(unknown), *accuracy))
     head = ("model", "unknown images", *SCORES, "chosen (of seeds)")
     second = ("answered: known", "unknown", "accuracy: known alone", "all", "of those answered")
     return "\n".join(

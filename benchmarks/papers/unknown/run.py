@@ -23,6 +23,7 @@ from torch import Tensor
 import vit
 from benchmarks.lib.harness import (
     arguments,
+    class_folders,
     document,
     publish,
     run_fit,
@@ -46,8 +47,7 @@ EPOCHS = 2
 
 def listed(data: Path, split: str) -> list[list[Path]]:
     """The images of each class in a folder of --data."""
-    folders = sorted(folder for folder in (data / split).iterdir() if folder.is_dir())
-    return [sorted(folder.iterdir()) for folder in folders]
+    return [sorted(folder.iterdir()) for folder in class_folders(data, split)]
 
 
 @torch.inference_mode()
