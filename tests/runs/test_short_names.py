@@ -106,8 +106,6 @@ def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
         ("fit --data photos --trainer.max_steps 9 --epochs 3",
          "--trainer.max_steps 9 and --epochs 3 contradict each other"),
         ("fit --data photos epochs=3", "'epochs=3' is not an option; type --epochs 3"),
-        ("export runs/x format=onnx", "'format=onnx' is not an option; type --format onnx"),
-        ("runs json=1", "'json=1' is not an option; type --json 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_word_is_one_line_before_torch_is_imported(

@@ -15,9 +15,8 @@ from vit.cli.arguments import (
     pictures,
     whole_number,
 )
-from vit.console import Meter, note, say, show
+from vit.console import Meter, say, show
 from vit.errors import UserError, printable
-from vit.hardware import has_bfloat16
 from vit.tables import lines, resolve, rows
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ def run(args: list[str]) -> int:
         classifier.to(device)
     if classifier.engine is not None:
         say(f"computed by {classifier.engine.name}")
-    elif options.precision == "bfloat16" and device == "cpu" and not has_bfloat16():
-        note("this CPU has no units for bfloat16: float32 is faster")
     if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
         paths = _paths(options, file, arrays=False)
     if file is None:
