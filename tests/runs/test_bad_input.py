@@ -49,7 +49,7 @@ OPTIONS = [
     ("--model.loss.function torch.nn.L1Loss --model.loss.kind bce", ["--model.loss.kind auto"]),
     ("--epochs -1", ["--epochs -1 must be at least 1"]),
     ("--trainer.max_steps=-3", ["max_steps", "-3"]),
-    ("--seed_everything=-1", ["seed_everything=-1 must be from 0 to 4294967295"]),
+    ("--seed_everything=-1", ["-1", "from 0 to 4294967295"]),
     ("--trainer.val_check_interval=00:00:00:01", ["is a time", "give a number of batches"]),
     ("--task [1]", ["task '[1]'"]),
     ("--trainer.strategy foo", ["strategy='foo'"]),
