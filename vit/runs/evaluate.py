@@ -177,6 +177,7 @@ def _checked_options(run: Path) -> Record:
     file, options = run / CONFIG, recorded_options(run)
     sections = dict.fromkeys(("data", "model", "trainer"), dict)
     check_types(file, options, task=str, seed_everything=int, own=list | None, **sections)
+    check_types(f"{file}: data", options["data"], splits=dict | None)
     check_types(f"{file}: model", options["model"], loss=dict | None)
     check_choice(f"{file}: task", options["task"], (*rows("tasks"),))
     return options
