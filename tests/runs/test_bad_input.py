@@ -151,7 +151,6 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]
         "--data.splits.val_fraction=1",
         "--trainer.max_epochs=0",
         "--trainer.callbacks={class_path: vit.EMA, init_args: {decay: 2}}",
-        "--lr=-1",
     ],
 )
 def test_options_are_refused_before_weights_are_fetched_and_data_is_read(
