@@ -184,15 +184,6 @@ def test_a_start_that_failed_can_be_repeated_and_corrected(
     assert again.status == 2 and "run already holds a run" in again.err
 
 
-def test_a_run_in_the_users_own_folder_changes_nothing(
-    vit: Vit, command: tuple[str, ...], photos: Path
-) -> None:
-    (photos.parent / "report.html").write_text("mine")
-    done = vit(*command, "--run_dir=.")
-    assert done.status == 2 and "(my photos, report.html)" in done.err
-    assert sorted(os.listdir()) == ["my photos", "report.html"]
-
-
 @pytest.mark.slow
 def test_two_runs_that_start_together_never_share_a_directory(
     command: tuple[str, ...], photos: Path, deadline

@@ -23,7 +23,7 @@ from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explaining
 from vit.runs.options import PARSER, task_of
 from vit.runs.predictions import Predictions
-from vit.runs.processes import ChildrenAlive, check_launched, ending_together
+from vit.runs.processes import ChildrenAlive, ending_together
 from vit.runs.records import CONFIG, Record, check_run, read_summary, recorded_options
 from vit.runs.scoring import score
 from vit.runs.trainer import (
@@ -161,7 +161,6 @@ class Subject:
             logger=False,
             callbacks=[alive, *bar, *model.guards(), StopTogether()],
         )
-        check_launched(trainer)
         limit_threads_of(trainer, model, self.data)
         with ending_together(trainer, alive):
             return model, *score(trainer, model, self.data, self.split)
@@ -178,6 +177,7 @@ def _checked_options(run: Path) -> Record:
     file, options = run / CONFIG, recorded_options(run)
     sections = dict.fromkeys(("data", "model", "trainer"), dict)
     check_types(file, options, task=str, seed_everything=int, own=list | None, **sections)
+    check_types(f"{file}: data", options["data"], splits=dict | None)
     check_types(f"{file}: model", options["model"], loss=dict | None)
     check_choice(f"{file}: task", options["task"], (*rows("tasks"),))
     return options

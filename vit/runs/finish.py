@@ -73,8 +73,9 @@ def finish(
     write_model(metrics)
     if not is_first_process():
         return ""
-    (run.folder / FILE).unlink(missing_ok=True)
-    if predictions is not None:
+    if predictions is None:
+        (run.folder / FILE).unlink(missing_ok=True)
+    else:
         _write_predictions(run.folder, split or "none", model, predictions)
     summary = {"finished": True, "metrics": metrics, "split": split or "none", **facts}
     write_json(run.folder / SUMMARY, {**summary, "checkpoint": best, **figures})

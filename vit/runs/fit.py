@@ -19,7 +19,7 @@ from vit.runs.finishers import finish_rest
 from vit.runs.first_batch import save_first_batch
 from vit.runs.following import check_held_out
 from vit.runs.options import Options
-from vit.runs.processes import ChildrenAlive, check_launched, ending_together, launched
+from vit.runs.processes import ChildrenAlive, ending_together, launched
 from vit.runs.resuming import check_continues, check_same
 from vit.runs.trainer import Module, build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
@@ -33,7 +33,7 @@ from vit.weights.names import record_of
 from vit.weights.native import OURS
 
 IMBALANCE = 5
-"""Images of the largest over those of the smallest class from which on a remedy is named."""
+"""Ratio of the largest class to the smallest one from which on a remedy is named."""
 
 
 def fit(options: Options) -> tuple[RunDirectory, str]:
@@ -58,7 +58,6 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
             plugins=[AtomicCheckpointIO(), *options.listed("plugins")],
             callbacks=[alive, *_callbacks(run, options, model, data)],
         )
-        check_launched(trainer)
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
         check_continues(run.checkpoint, model, data, trainer)

@@ -27,7 +27,7 @@ from PIL.Image import Image
 from vit.console import note, say
 from vit.data.find import check_source
 from vit.data.module import ImageData
-from vit.errors import Range, UserError, check_range, did_you_mean
+from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
@@ -47,7 +47,6 @@ from vit.yaml_reader import load_yaml
 PARSER: Record = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
 jsonargparse.set_loader("vit", partial(load_yaml, source="an option"), (UserError,))
-SEEDS = Range("from 0 to 4294967295", range(2**32).__contains__)
 
 
 class Options:
@@ -102,7 +101,6 @@ class Options:
         that wrong ones are found before data is read."""
         with explaining(self.parser):
             self.config = config = self._parsed()
-            check_range("seed_everything", config.seed_everything, SEEDS)
             seed_everything(config.seed_everything, workers=True)
             check_arguments(config.trainer)
             self.batch_trial = settle_batch(config, self.recipes, self.words.run)

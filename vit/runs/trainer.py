@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from vit.data.module import ImageData
 from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
 from vit.hardware import limit_threads
+from vit.runs.processes import check_launched
 from vit.tables import resolve, rows
 from vit.training.network_training import NetworkTraining
 
@@ -37,12 +38,15 @@ NOT_ZERO = (
 
 
 def build_trainer(**arguments: Any) -> Trainer:
-    """A Trainer that leaves sampling to the run. UserError for arguments that it refuses."""
+    """A Trainer that leaves sampling to the run. UserError for arguments that it refuses, and for
+    fewer processes than a launcher has started."""
     row = rows("values").get(f"trainer.strategy={arguments.get('strategy')}")
     if row is not None:  # of a name Lightning does not check the precision
         arguments["strategy"] = resolve(row)()
     with in_one_line(MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError):
-        return Trainer(use_distributed_sampler=False, **arguments)
+        trainer = Trainer(use_distributed_sampler=False, **arguments)
+    check_launched(trainer)
+    return trainer
 
 
 @contextmanager
