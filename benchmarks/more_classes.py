@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 import vit
 from vit.data.settings import Loading, Splitting
+from vit.extensions.adaptation.known_classes import extend_head
 from vit.extensions.evaluation.features import Extractor
 from vit.logistic import FittedHead, fit_head, set_head
 from vit.preprocessing import Preprocess
-from vit.training.callbacks.linear_probe import WIDE_STRENGTHS, extend_head
+from vit.training.callbacks.linear_probe import WIDE_STRENGTHS
 
 FILE = RESULTS / "more_classes.json"
 PIXELS, DRAWN_FROM, OLD, NEW, TEST, SEEDS = 112, 600, 100, 20, 200, (0, 1, 2)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from vit.extensions.recipes.foreach import LAMB as LAMB
     from vit.extensions.recipes.foreach import SGDW as SGDW
     from vit.extensions.recipes.randaugment import RandAugment as RandAugment
+    from vit.extensions.serving.image_transform import transforms as transforms
     from vit.extensions.serving.write import export as export
     from vit.extensions.transfer.pseudo import Pseudo as Pseudo
     from vit.inference.classifier import Classifier as Classifier
     from vit.inference.classifier import load as load
-    from vit.inference.image_transform import transforms as transforms
     from vit.models.config import ViTConfig as ViTConfig
     from vit.models.vision_transformer import VisionTransformer as VisionTransformer
     from vit.models.zoo import list_models as list_models
@@ -54,7 +54,7 @@ _HOMES = {
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
     "push_to_hub": "vit.extensions.formats.publish",
-    "transforms": "vit.inference.image_transform",
+    "transforms": "vit.extensions.serving.image_transform",
 }
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

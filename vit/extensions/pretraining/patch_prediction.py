@@ -25,7 +25,7 @@ from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import Batch, counting_data
 from vit.training.draws import batch_draws
 from vit.training.network_training import NetworkTraining, build_network, default_optimizer
 from vit.training.schedules import Schedule
@@ -165,11 +165,11 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         targets = rows(self.targets(images), corruption.chosen)
         return self.objective.pairs(self(images, corruption), targets, corruption)
 
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         corruption = self.corruption(batch[0])
         return self.objective.loss(*self.scored(batch[0], corruption), corruption)
 
-    def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
+    def _evaluate(self, batch: Batch, metrics: PatchMetrics) -> None:
         images, _, indices = batch
         # Also of no image: shards are gathered by all.
         predicted, targets = self.scored(images, self.corruption(images, indices))
