@@ -69,6 +69,7 @@ def test_the_budget_nearer_to_its_end_decides() -> None:
     ("options", "message"),
     [
         ({"warmup_steps": -1}, "warmup_steps=-1"),
+        ({"warmup_steps": None}, "warmup_steps=None"),
         ({"final_factor": 2.0}, r"final_factor=2\.0"),
         ({"warmup_epochs": 1, "warmup_steps": 1}, "exclude each other"),
         ({"decay": "steps"}, "decay=steps needs drops"),
