@@ -11,11 +11,11 @@ from vit.extensions.recipes.ema import EMA as EMA
 from vit.extensions.recipes.foreach import LAMB as LAMB
 from vit.extensions.recipes.foreach import SGDW as SGDW
 from vit.extensions.recipes.randaugment import RandAugment as RandAugment
+from vit.extensions.serving.image_transform import transforms as transforms
 from vit.extensions.serving.write import export as export
 from vit.extensions.transfer.pseudo import Pseudo as Pseudo
 from vit.inference.classifier import Classifier as Classifier
 from vit.inference.classifier import load as load
-from vit.inference.image_transform import transforms as transforms
 from vit.models.config import ViTConfig as ViTConfig
 from vit.models.vision_transformer import VisionTransformer as VisionTransformer
 from vit.models.zoo import list_models as list_models

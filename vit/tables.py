@@ -55,6 +55,12 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Field of vit.facts.Facts, if it is set -> vit.training.metrics.EvaluationMetrics.
     "scores": {"multilabel": "vit.extensions.multilabel.scores:MultilabelMetrics"},
+    # Field of vit.training.losses.Loss, if it is set -> a Loss, made of the fields.
+    "losses": {"function": "vit.extensions.recipes.own_loss:OwnLoss"},
+    # Field of vit.training.mixing.Mixing above 0 -> vit.training.mixing.Mixer.
+    "mixers": {"cutmix": "vit.extensions.recipes.cutmix:cut_boxes"},
+    # Fits a head beside its rows for classes that weights know -> KnownRows of linear_probe.
+    "heads": {"known_classes": "vit.extensions.adaptation.known_classes:fit_beside"},
     # Words, one of which is in a root or in the name of a file there -> vit.data.roots.Source.
     "sources": {
         "train800val200.txt": "vit.extensions.transfer.vtab_source:VtabTask",

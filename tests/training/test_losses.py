@@ -5,10 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
-from torch import nn
 
 from vit.errors import UserError
-from vit.extensions.adaptation.distillation import Distillation
 from vit.facts import Facts
 from vit.training.losses import Loss, balanced_weights
 
@@ -83,28 +81,11 @@ def test_auto_follows_from_the_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "targets"),
-    [(F.multi_margin_loss, LABELS), (nn.MultiMarginLoss(), LABELS), (nn.CrossEntropyLoss(), SOFT)],
-)
-def test_a_function_is_the_whole_loss(function: Any, targets: torch.Tensor) -> None:
-    for several in (False, True):
-        loss = Loss(function=function).for_labels(multilabel=several)
-        assert torch.equal(loss(LOGITS, targets), function(LOGITS, targets))
-    half = LOGITS.bfloat16()
-    assert torch.equal(Loss(function=function)(half, targets), function(half.float(), targets))
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"label_smoothing": 1.5}, r"label_smoothing=1\.5"),
         ({"class_weights": {"dog": 0.0}}, r"class_weights: dog=0\.0"),
         ({"kind": "bce", "label_smoothing": 0.1}, r"label_smoothing=0\.1"),
-        ({"function": F.multi_margin_loss, "kind": "bce"}, r"model\.loss\.kind"),
-        ({"function": F.multi_margin_loss, "label_smoothing": 0.1}, r"loss\.label_smoothing"),
-        ({"function": F.multi_margin_loss, "class_weights": {"cat": 2.0}}, r"loss\.class_weights"),
-        ({"function": F.multi_margin_loss, "teacher": Distillation("x")}, r"loss\.teacher"),
-        ({"function": nn.Linear(4, 4)}, "Linear has parameters to train"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:

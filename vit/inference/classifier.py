@@ -119,7 +119,7 @@ class Prediction(SimpleNamespace):
 
 
 def rounded(probability: float) -> float:
-    """Six digits of it."""
+    """Rounds to six digits."""
     return float(f"{probability:.6g}")
 
 
@@ -133,32 +133,19 @@ class Classifier:
     _: KW_ONLY
     multilabel: bool = False
     thresholds: list[float] = field(default_factory=list)
-    """Of each class, for a model with several labels per image; 0.5 by default."""
+    """Threshold of each class, for a model with several labels per image; 0.5 by default."""
     temperature: float = 1.0
     """Divides the logits for probabilities; `thresholds` are of these."""
     tree: bool = False
     """The classes are paths in a tree."""
     folder: Path | None = None
-    """Of the weights, where answers find what was measured of them."""
+    """Folder of the weights, in which answers find measurements of them."""
     engine: Engine | None = None
     """Computes the logits on the CPU in place of `model`, which has no weights then."""
 
     def __post_init__(self) -> None:
         self.model.eval()
         self.thresholds = self.thresholds or [0.5] * len(self.classes)
-
-    def probabilities(self, images: Iterable[object]) -> Tensor:
-        """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
-
-        A model for images that are not RGB takes the sources of `vit.data.decode.Opener.open`.
-        Raises UserError if the outputs are not finite.
-        """
-        return self.activated(self.outputs(self._cut(images))[0])
-
-    def _cut(self, images: Iterable[object]) -> Tensor:
-        """Pixels `b c h w`."""
-        opened = (open_input(image, self.preprocess.channels) for image in images)
-        return torch.stack([self.preprocess(image) for image in opened])
 
     def activated(self, logits: Tensor) -> Tensor:
         """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
@@ -191,6 +178,9 @@ class Classifier:
     ) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
+        An image is a path, a PIL image or a uint8 array (h w, or h w 3); for a model whose images
+        are not RGB a source of `vit.data.decode.Opener.open`.
+
         `numbers`: options of the table `answers`, such as `coverage=0.9`. Raises UserError as
         PredictOptions does.
         """
@@ -203,8 +193,9 @@ class Classifier:
 
     def answers(self, images: Iterable[object], options: PredictOptions) -> list[Prediction]:
         """Predictions for images that make one batch. ImageError names one that is unreadable."""
-        outputs = self.outputs(self._cut(images), features=options.compares_features)
-        return self.ranked(*outputs, options)
+        opened = (open_input(image, self.preprocess.channels) for image in images)
+        pixels = torch.stack([self.preprocess(image) for image in opened])
+        return self.ranked(*self.outputs(pixels, features=options.compares_features), options)
 
     def ranked(
         self, logits: Tensor, features: Tensor | None, options: PredictOptions

@@ -138,17 +138,19 @@ def load_best(trainer: Trainer, model: Module) -> Record:
             words = "an average of the first and the last step's"
             return {"file": None, "weights": words, "metrics": {}, "by_size": callback.chosen}
     best = next((c for c in callbacks_of(trainer) if isinstance(c, BestCheckpoint)), None)
-    if best is None or best.score is None:
+    if best is None or not best.best_model_path:
         return {"file": None, "weights": "last step", "metrics": {}}
-    file = read_checkpoint(best.path, like=model)
+    path = Path(best.best_model_path)
+    file = read_checkpoint(path, like=model)
     model.load_state_dict(file["state_dict"])
     if "thresholds" in file["vit"]["extra"]:
         model.test_metrics.thresholds = file["vit"]["extra"]["thresholds"]
+    score = best.best_model_score
     return {
-        "file": f"checkpoints/{best.path.name}",
+        "file": f"checkpoints/{path.name}",
         "weights": file["vit"]["weights"],
         "monitor": best.monitor,
-        "score": best.score,
+        "score": None if score is None else float(score),
         "epoch": int(file["epoch"]),
         "step": file["global_step"],
         "metrics": file["vit"]["metrics"],

@@ -23,11 +23,11 @@ class StepDraws:
     """The draws of one batch of one process."""
 
     seed: int
-    """Of the optimizer step, the same on all processes."""
+    """Seed of the optimizer step, the same on all processes."""
     global_batch: int
-    """Images of the step, of all processes and accumulated batches."""
+    """Number of images of the step, in all processes and accumulated batches."""
     places: list[int]
-    """Of the images of this batch among them (`vit.seeds.places`)."""
+    """Places of this batch's images among them (`vit.seeds.places`)."""
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Tensor, "b count"]:
         """`count` numbers in [0, 1) for each image."""

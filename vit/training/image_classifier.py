@@ -16,12 +16,17 @@ from vit.errors import UserError
 from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import Batch, counting_data
 from vit.training.learning import Adaptation, Learning, begin
 from vit.training.losses import Loss
 from vit.training.metrics import EvaluationMetrics, metrics_for
 from vit.training.mixing import Mixing, check_pairs
-from vit.training.network_training import NetworkTraining, build_network, default_optimizer
+from vit.training.network_training import (
+    NetworkTraining,
+    Recorded,
+    build_network,
+    default_optimizer,
+)
 from vit.training.schedules import Schedule
 from vit.weights.adapt import HeadRows
 from vit.weights.pretrained import inspect_pretrained
@@ -68,8 +73,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         compile: bool = False,
         facts: Facts = Facts(),
     ) -> None:
-        if not self.labelled:
-            raise UserError(f"{type(self).__name__} is an ImageClassifier, which learns labels")
         super().__init__(facts.preprocess, optimizer, schedule, compile=compile)
         self.facts, self.classes, self.multilabel = facts, facts.classes, facts.multilabel
         self.loss = (loss or Loss()).for_labels(multilabel=self.multilabel)
@@ -95,7 +98,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         cls,
         weights: str,
         facts: Facts,
-        recorded: dict[str, Any],
+        recorded: Recorded,
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         kind = (recorded.get("loss") or {}).get("kind", "auto")
@@ -103,7 +106,10 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     @classmethod
     def load_from_checkpoint(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, checkpoint_path: str | Path, map_location: Any = None, **options: Any
+        cls,
+        checkpoint_path: str | Path,
+        map_location: torch.device | str | None = None,
+        **options: Any,
     ) -> Self:
         """The classifier of a checkpoint, a run or a model directory, without executing its code.
 
@@ -149,7 +155,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         # With precision bf16-true, images still come in float32.
         return self.model(images.to(self.dtype))
 
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         images, labels = batch[:2]
         if self.mixing:
             images, labels = self.mixing(images, labels, self.num_classes, self.draws)
@@ -160,11 +166,11 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         loss = self.loss(outputs, labels, self.class_weights)
         return teacher(loss, outputs, features, images)
 
-    def predict_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Probabilities `b k`."""
         return self.test_metrics.probabilities(self(batch[0]).float())
 
-    def _evaluate(self, batch: tuple[Tensor, ...], metrics: EvaluationMetrics) -> Tensor:
+    def _evaluate(self, batch: Batch, metrics: EvaluationMetrics) -> Tensor:
         """Adds a batch to the metrics and returns its probabilities `b k`."""
         images, labels = batch[:2]
         outputs = self(images)

@@ -1,4 +1,4 @@
-"""Which parameters of a network learn, and how fast."""
+"""Choice of the parameters that learn, and of their rates."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -15,26 +15,27 @@ from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import check_choice
 from vit.shapes import Float
+from vit.tables import resolve, rows
 from vit.training.counted_data import counting_data
 
 Kind = Literal["auto", "softmax", "sigmoid", "bce"]
 
 
 class TeacherLoss(nn.Module, ABC):
-    """A loss on a teacher's answers, joined with that on the labels; not of the state dict of the
-    network that learns. A run records the weights that the argument `weights` names."""
+    """A loss on a teacher's answers, joined with that on the labels. Its tensors are not in the
+    state dict of the network that learns; a run records the weights that its `weights` names."""
 
     @abstractmethod
     def prepare(self, network: Model, facts: Facts) -> None:
         """Reads the teacher of a network that is about to be trained."""
 
     @abstractmethod
-    def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Any]:
+    def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Tensor]:
         """Logits for the loss on the labels, and features that `forward` compares."""
 
     @abstractmethod
     def forward(
-        self, loss: Tensor, outputs: Float[Tensor, "b k"], features: Any, images: Tensor
+        self, loss: Tensor, outputs: Float[Tensor, "b k"], features: Tensor, images: Tensor
     ) -> Float[Tensor, ""]:
         """`loss` on the labels of these outputs, joined with that on the teacher's answers."""
 
@@ -59,14 +60,13 @@ class Loss:
     makes every first answer 'no' (arXiv:2106.10270)."""
     teacher: TeacherLoss | None = None
     """A second loss, on a teacher's answers, such as vit.Distillation."""
-    function: Callable[[Tensor, Tensor], Tensor] | None = None
+    function: Callable[[Tensor, Tensor], Any] | None = None
     """A loss of your own instead, a function or a class by its import path, such as
     torch.nn.MultiMarginLoss: called with logits `b k` and class numbers `b`, or shares `b k` under
     mixing and with several labels, it returns one number. val/loss stays the loss of kind auto."""
 
     def __post_init__(self) -> None:
         check_choice("loss.kind", self.kind, get_args(Kind))
-        self._check_function()
         check_range("label_smoothing", self.label_smoothing, BELOW_ONE)
         if isinstance(self.class_weights, dict):
             for name, weight in self.class_weights.items():
@@ -77,26 +77,14 @@ class Loss:
                 "'yes'; choose kind=sigmoid or label_smoothing=0"
             )
 
-    def _check_function(self) -> None:
-        if self.function is None:
-            return
-        for name in ("kind", "label_smoothing", "class_weights", "teacher"):
-            if getattr(self, name) != (default := getattr(Loss, name)):
-                raise UserError(
-                    f"model.loss.function is the whole loss, and model.loss.{name} another one; "
-                    f"use --model.loss.{name} {'null' if default is None else default}"
-                )
-        parts = self.function.parameters() if isinstance(self.function, nn.Module) else ()
-        if any(parameter.requires_grad for parameter in parts):
-            raise UserError(
-                f"model.loss.function: {type(self.function).__name__} has parameters to train, and "
-                "those of the model alone are trained and saved"
-            )
-
     def for_labels(self, *, multilabel: bool) -> "Loss":
-        """This loss with auto replaced; UserError for softmax with several labels per image."""
-        if self.function is not None:
-            return self
+        """Replaces auto; UserError for softmax with several labels per image.
+
+        A row of the table `losses` replaces the loss under a field that is set.
+        """
+        for name, row in rows("losses").items():
+            if getattr(self, name) is not None:
+                return resolve(row)(**vars(self))
         if multilabel and self.kind == "softmax":
             raise UserError(
                 "images with several labels need model.loss.kind=sigmoid, which auto chooses"
@@ -106,7 +94,7 @@ class Loss:
         return replace(self, kind="sigmoid" if multilabel else "softmax")
 
     def check_sampling(self, trainer: Trainer) -> None:
-        """UserError where classes are drawn equally often and weighted, too."""
+        """UserError if classes are both drawn equally often and weighted."""
         data = counting_data(trainer)
         if data is not None and data.sampling.balanced and self.class_weights == "balanced":
             raise UserError(
@@ -140,10 +128,6 @@ class Loss:
         """
         # In float32 at least: sums over many classes lose digits in half precision.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.function is not None:
-            if isinstance(self.function, nn.Module):
-                self.function.to(logits.device)  # its constants
-            return self.function(logits, targets)
         one_class = self.kind in ("auto", "softmax")
         if targets.dim() == 1:
             if one_class and weights is None:

@@ -17,7 +17,7 @@ from vit.tables import resolve, rows
 from vit.weights.report import LoadReport
 
 BINS = 15
-"""Of confidence, for the calibration error."""
+"""Number of bins of confidence, for the calibration error."""
 
 
 def equal_width(confidence: Tensor, bins: int) -> Tensor:
@@ -59,18 +59,18 @@ class CalibrationError(Metric):
 
 
 class Accuracies(Metric):
-    """Shares of images that are right, from four counts per class.
+    """Shares of correct images, from four counts per class.
 
-    `acc1`: right as a whole, and `acc5` with the label among the five most probable, of more than
-    five classes. Of equal scores, which are common in bfloat16, the first classes count, as in
-    argmax. `f1`: mean over the classes that have images or are predicted. `recall`: over those that
-    have images (balanced accuracy). `constant_acc1`: the share of the most frequent class.
+    `acc1`: the most probable class is the label; `acc5`: it is among the five most probable, of
+    more than five classes. Of equal scores, which are common in bfloat16, the first classes count,
+    as in argmax. `f1`: mean over the classes that have images or are predicted. `recall`: over
+    those that have images (balanced accuracy). `constant_acc1`: share of the most frequent class.
     torchmetrics counts in a table of k x k, 3 GB for 20,000 classes.
     """
 
     full_state_update = False
     counts: Tensor
-    """Of each class: images that are right, nearly right, predicted to be of it, and of it."""
+    """Per class: images that are correct, correct in the top 5, predicted, and true."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()

@@ -1,31 +1,30 @@
 """Writes best.ckpt (the result) and last.ckpt (to resume from): whole, or not at all."""
 
-import math
-import operator
 import time
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 from typing_extensions import override
 
 from vit.console import note
 from vit.errors import UserError
 from vit.signals import Stopped
 from vit.training.counted_data import counting_data
-from vit.weights.archives import BEST, LAST, check_archive, read_checkpoint
+from vit.weights.archives import LAST, check_archive, read_checkpoint
 from vit.weights.sealed import write_torch
 
 Contents = dict[str, Any]
 """Parts of a checkpoint: weights, states of optimizers, callbacks and loops, our own facts."""
 
 
-class BestCheckpoint(Checkpoint):
+class BestCheckpoint(ModelCheckpoint):
     """Keeps `best.ckpt`: the best validation score, and of equal ones, common in small sets, the
-    latest. Lightning's ModelCheckpoint keeps the first, and records absolute paths.
+    latest, where Lightning keeps the first.
 
     Args:
         directory: Folder of the run's checkpoints.
@@ -33,32 +32,39 @@ class BestCheckpoint(Checkpoint):
     """
 
     def __init__(self, directory: str | Path, monitor: str) -> None:
-        super().__init__()
-        self.path, self.monitor = Path(directory) / BEST, monitor
-        self.score: float | None = None
-        """The score of `best.ckpt`; None without the file."""
+        super().__init__(
+            directory,
+            filename="best",
+            monitor=monitor,
+            mode="min" if monitor.endswith("loss") else "max",
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or debugs(trainer):
+    def load_state_dict(self, state_dict: Contents) -> None:
+        """Restores the best score, also in a moved run: Lightning records absolute paths."""
+        best = state_dict["best_model_path"]
+        if not best:
+            super().load_state_dict(state_dict)
             return
-        score, best = float(trainer.callback_metrics[self.monitor]), self.score
-        better = operator.le if self.monitor.endswith("loss") else operator.ge
-        if best is None or math.isnan(best) or better(score, best):
-            self.score = score
-            trainer.save_checkpoint(self.path, weights_only=False)
-
-    def state_dict(self) -> dict[str, float | None]:
-        return {"score": self.score}
-
-    def load_state_dict(self, state_dict: dict[str, float | None]) -> None:
-        if state_dict["score"] is None:
-            return
+        assert self.dirpath is not None
+        file = Path(self.dirpath) / Path(best).name
         try:
-            check_archive(self.path)
+            check_archive(file)
         except (UserError, OSError) as error:
             note(f"{error}; the best score starts over from the next validation")
-        else:
-            self.score = state_dict["score"]
+            return
+        moved = {
+            "dirpath": self.dirpath,
+            "best_model_path": str(file),
+            "kth_best_model_path": str(file),
+            "best_k_models": {str(file): state_dict["best_model_score"]},
+        }
+        super().load_state_dict({**state_dict, **moved})
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        equal = current is not None and self.best_model_score == current
+        return bool(equal) or super().check_monitor_top_k(trainer, current)
 
 
 class LastCheckpoint(Checkpoint):
@@ -68,7 +74,7 @@ class LastCheckpoint(Checkpoint):
     accumulated batches, and its save_on_exception saves after one process alone has failed.
 
     Args:
-        directory: Of the run's checkpoints.
+        directory: Folder of the run's checkpoints.
         seconds: Time between two saves; by default 60 at ends of epochs, 900 within an epoch.
     """
 
@@ -86,7 +92,7 @@ class LastCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: Contents
     ) -> None:
-        facts: dict[str, Any] = {"validation_due": self._validation_due}
+        facts: dict[str, bool | int] = {"validation_due": self._validation_due}
         data = counting_data(trainer)
         if data is not None:  # images in a step of all processes; a resumed run must have as many
             images = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
@@ -98,7 +104,7 @@ class LastCheckpoint(Checkpoint):
         self._saved_step = trainer.global_step  # a run that has just been read needs no saving
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         due = (
             batch_idx > 0 and batch_idx % (self.CHECK_EVERY * trainer.accumulate_grad_batches) == 0
@@ -130,7 +136,8 @@ class LastCheckpoint(Checkpoint):
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= seconds)
 
     def _save(self, trainer: Trainer) -> None:
-        if debugs(trainer) or trainer.global_step == self._saved_step:
+        debugging: bool = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
+        if debugging or trainer.global_step == self._saved_step:
             return
         trainer.save_checkpoint(self.path, weights_only=False)  # optimizer and position too
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
@@ -144,7 +151,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     @override
     def save_checkpoint(
-        self, checkpoint: Contents, path: str | Path, storage_options: Any = None
+        self, checkpoint: Contents, path: str | Path, storage_options: object = None
     ) -> None:
         write_torch(Path(path), checkpoint)
 
@@ -153,11 +160,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, path: str | Path, *args: object, **options: object
     ) -> dict[str, object]:
         return read_checkpoint(Path(path))
-
-
-def debugs(trainer: Trainer) -> bool:
-    """True for --trainer.fast_dev_run, which keeps nothing."""
-    return bool(trainer.fast_dev_run)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def averages(trainer: Trainer) -> bool:

@@ -49,7 +49,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name, allowed in RANGES.items():
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None or name != "warmup_start":
                 check_range(name, value, allowed)
         for share in self.drops:
             check_range("drops", share, SHARE)

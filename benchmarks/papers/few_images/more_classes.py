@@ -28,10 +28,11 @@ from benchmarks.lib.harness import (
     write_manifest,
 )
 from vit.data.settings import Loading, Splitting
+from vit.extensions.adaptation.known_classes import extend_head
 from vit.extensions.evaluation.features import Extractor
 from vit.logistic import FittedHead, fit_head, set_head
 from vit.preprocessing import Preprocess
-from vit.training.callbacks.linear_probe import WIDE_STRENGTHS, extend_head
+from vit.training.callbacks.linear_probe import WIDE_STRENGTHS
 
 PIXELS, DRAWN_FROM, OLD, NEW, TEST, SEEDS = 112, 600, 100, 20, 200, (0, 1, 2)
 """Side of an image; training images per class to draw from, of the old head and of the new classes;

@@ -1,1 +1,1 @@
-"""Low-rank updates (LoRA), and distillation. Page: docs/finetuning.md."""
+"""Low-rank updates (LoRA), distillation, and heads with classes added. Page: docs/finetuning.md."""

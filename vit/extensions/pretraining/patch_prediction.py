@@ -30,7 +30,7 @@ from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import Batch, counting_data
 from vit.training.draws import batch_draws
 from vit.training.network_training import NetworkTraining, build_network, default_optimizer
 from vit.training.schedules import Schedule
@@ -188,10 +188,10 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""
         return self(images, corruption), rows(self.targets(images), corruption.chosen)
 
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         return self.target.loss(*self.scored(batch[0], self.corruption(batch[0])))
 
-    def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
+    def _evaluate(self, batch: Batch, metrics: PatchMetrics) -> None:
         images, _, indices = batch
         # Also of no image: shards are gathered by all.
         predicted, targets = self.scored(images, self.corruption(images, indices))

@@ -1,3 +1,3 @@
-"""Published augmentations (RandAugment's three), optimizers (LAMB, SGDW) and EMA, and an
-augmentation of the user's. Page: docs/data.md.
+"""Published augmentations (RandAugment's three, CutMix), optimizers (LAMB, SGDW) and EMA, and an
+augmentation or a loss of the user's. Page: docs/data.md.
 """

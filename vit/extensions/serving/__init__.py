@@ -1,3 +1,4 @@
-"""Exported models with proof, other runtimes, and answers for folders of images. Pages:
+"""Exported models with proof, other runtimes, answers for folders of images, and a model's
+preprocessing as a callable. Pages:
 docs/export.md, docs/trust.md.
 """

@@ -1,4 +1,4 @@
-"""Fine-tuning by the size of the set."""
+"""Length of fine-tuning, and share of the fine-tuned weights, by the number of images."""
 
 import torch
 from lightning.pytorch import LightningModule, Trainer

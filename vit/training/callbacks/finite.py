@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
 from vit.errors import UserError
@@ -32,12 +31,7 @@ class FiniteLoss(Callback):
         self._step = trainer.global_step + 1  # that this batch is for, also if it is accumulated
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: STEP_OUTPUT,
-        *_: object,
-        **__: object,
+        self, trainer: Trainer, pl_module: object, outputs: object, *_: object, **__: object
     ) -> None:
         assert self._first_bad is not None and isinstance(outputs, Mapping)
         earlier = self._first_bad.clamp(max=self._step)

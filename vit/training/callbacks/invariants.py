@@ -1,18 +1,16 @@
 """Invariants of every run: exact resume, every image once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.types import STEP_OUTPUT
-from torch import Tensor
 
 from vit.seeds import step_seed
 from vit.training.budget import batches_per_epoch
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import Batch, counting_data
 from vit.training.lightning_internals import begin_with_validation, place_loops
 from vit.training.metrics import SplitMetrics
 from vit.training.saving import Contents
@@ -65,19 +63,14 @@ class ConsumedSamples(Callback):
                 torch.get_device_module(pl_module.device).manual_seed(seed)
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: STEP_OUTPUT,
-        batch: Sequence[Tensor],
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: object, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         data = counting_data(trainer)
         if data is not None:
             data.consumed_samples += len(batch[0]) * trainer.world_size
             # On the CPU, so that the device is not waited for; float32 would round 16.8 million.
             count = torch.tensor(data.consumed_samples, dtype=torch.float64)
-            pl_module.log("images", count, batch_size=1)
+            trainer.lightning_module.log("images", count, batch_size=1)
 
 
 class EveryImageOnce(Callback):

@@ -1,7 +1,7 @@
 """A head fitted to the frozen features: before fine-tuning (LP-FT, Kumar et al., arXiv:2202.10054,
 section 3.3), or as the whole of a run (`vit fit -c probe`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from vit.console import say
 from vit.errors import UserError
 from vit.logistic import STRENGTHS, FittedHead, fit_head, set_head
 from vit.models.zoo import Model
+from vit.tables import resolve, rows
 from vit.training.counted_data import CountedData, counting_data, logits_of
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import balanced_weights
@@ -23,6 +24,11 @@ MAX_IMAGES = 10_000
 WIDE_STRENGTHS = tuple(10.0 ** (exponent / 2) for exponent in range(-9, 1))
 """Weights of the squared norm for a head that stays, 3e-5 to 1: weak ones are best for hundreds of
 images per class."""
+
+
+KnownRows = Callable[..., FittedHead]
+"""A row of the table `heads`. From a head that was fitted, its layer, the classes that the layer
+knows, and the other arguments of `fit_head`: a head with the layer's rows of these, if better."""
 
 
 class LinearProbe(Callback):
@@ -94,12 +100,9 @@ class LinearProbe(Callback):
         heads: list[FittedHead] = []
         for layer, inputs in pairs:
             head = fit_head(inputs, labels, data.num_classes, *options, groups=groups)
-            if known:
-                longer = extend_head(layer, known, inputs, labels, *options, groups)
-                stays = longer.loss <= head.loss
-                head = longer if stays else head
-                change = "stay" if stays else "are fitted again, which is better on images left out"
-                say(f"head: the rows of {len(known):,} known classes {change}")
+            for row in rows("heads").values() if known else ():
+                fit_beside: KnownRows = resolve(row)
+                head = fit_beside(head, layer, known, inputs, labels, *options, groups)
             set_head(layer, head.weight, head.bias)
             heads.append(head)
         logits = [head.held_out for head in heads if head.held_out is not None]
@@ -137,22 +140,3 @@ class LinearProbe(Callback):
 
 def _keep_input(batches: list[Tensor], layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     batches.append(inputs[0].flatten(1).double().cpu())
-
-
-def extend_head(
-    layer: nn.Module,
-    known: list[int],
-    inputs: Tensor,
-    labels: Tensor,
-    strengths: Sequence[float],
-    class_weights: Tensor | None,
-    groups: Tensor | None = None,
-) -> FittedHead:
-    """The layer's rows of the known classes, and rows of the others, fitted beside them."""
-    state = {name: tensor.double().cpu() for name, tensor in layer.state_dict().items()}
-    weight, bias = state["weight"].flatten(1), state["bias"]
-    fixed = torch.full((len(labels), len(bias)), torch.nan, dtype=torch.float64)
-    fixed[:, known] = (inputs @ weight.T + bias)[:, known]
-    head = fit_head(inputs, labels, len(bias), strengths, class_weights, fixed, groups)
-    head.weight[known], head.bias[known] = weight[known], bias[known]
-    return head

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
-from lightning.pytorch.utilities.types import STEP_OUTPUT
 
 from vit import signals
 from vit.signals import Stopped
@@ -61,12 +60,7 @@ class StopTogether(Callback):
             self._agree()
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: STEP_OUTPUT,
-        batch: object,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: object, outputs: object, batch: object, batch_idx: int
     ) -> None:
         full = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         self._between_steps = full or trainer.is_last_batch
