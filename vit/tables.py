@@ -93,7 +93,7 @@ TABLES: dict[str, dict[str, str]] = {
         "huggingface": "vit.extensions.formats.huggingface:HuggingFace",
         "google": "vit.extensions.formats.google:Google",
     },
-    # Asked for a file that this package has not saved -> vit.weights.weight_file.Opener.
+    # Asked for a file that this package has not saved -> vit.weights.weight_file.WeightReader.
     "weight_files": {"foreign": "vit.extensions.formats.files:open_file"},
     # Checkpoint that is a folder -> vit.weights.archives.FolderReader.
     "folders": {"sharded": "vit.extensions.scale.sharded:read_folder"},

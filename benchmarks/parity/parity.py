@@ -5,8 +5,8 @@
 `vit` loads the file of each model of timm, torchvision and transformers, at full size and with
 random values in every parameter. Logits are compared on the same images, at the model's native size
 and at another one. Google's .npz files are compared with a NumPy forward pass written from the
-papers' equations (tests/extensions/formats/numpy_forward.py). Writes benchmarks/results/parity_<date>.json
-and docs/parity.md; the last line of output is the JSON.
+papers' equations (tests/extensions/formats/numpy_forward.py). Writes docs/parity.md and
+benchmarks/results/parity_<date>.json; the last line of output is the JSON.
 """
 
 import argparse

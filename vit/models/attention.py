@@ -47,7 +47,6 @@ def attend(
 def is_plain(x: Tensor) -> bool:
     """True on the CPU if no mode is active, such as a counter, that needs to see PyTorch's own
     operators."""
-    level: int = torch.autograd.forward_ad._current_level  # pyright: ignore
     return (  # pyright: ignore[reportUnknownVariableType]
         type(x) is Tensor
         and x.device.type == "cpu"
@@ -55,7 +54,7 @@ def is_plain(x: Tensor) -> bool:
         and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         and not torch._C._len_torch_dispatch_stack()  # pyright: ignore[reportPrivateUsage]
         and not torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-        and level < 0
+        and torch.autograd.forward_ad._current_level < 0  # pyright: ignore
     )
 
 

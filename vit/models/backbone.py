@@ -27,6 +27,8 @@ class Backbone(nn.Module):
     patch_size: int
     layer_channels: list[int]
     layer_strides: list[int]
+    stem_features: tuple[tuple[int, int], ...] = ()
+    """(channels, stride) of the entries of `feature_info` before those of the layers."""
     num_prefix_tokens = 0
     has_class_token = False
     activation_checkpointing = False
@@ -66,6 +68,7 @@ class Backbone(nn.Module):
     def feature_info(self) -> list[dict[str, int]]:
         """Channels and stride of each layer of `forward_intermediates`."""
         pairs = zip(self.layer_channels, self.layer_strides, strict=True)
+        pairs = (*self.stem_features, *pairs)
         return [{"num_chs": channels, "reduction": stride} for channels, stride in pairs]
 
     def no_weight_decay(self) -> set[str]:
@@ -92,9 +95,8 @@ class Backbone(nn.Module):
         `reshape`; with `return_cls` a pair of it and the class token `b d`, if any. `norm` applies
         the final norm; a ResNet's, with its ReLU, is of the last stage only.
         """
-        depth = len(self.layer_channels)
-        before = len(self.feature_info) - depth  # a ResNet's stem
-        indices = [before + i for i in layer_indices(layers, depth)]
+        before = len(self.stem_features)
+        indices = [before + i for i in layer_indices(layers, len(self.layer_channels))]
         outputs, _ = self._outputs(images, indices, max(indices))
         entries: list[Tensor | tuple[Tensor, Tensor | None]] = []
         for i in indices:

@@ -96,8 +96,8 @@ class ViTConfig:
     pos_resize: PosResize = "bilinear_corners"
     """Rule for resampling the table to another grid; default: the paper's code."""
     rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
-    """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, and
-    vit.extensions.formats.rotary.Rotary has the fields; None has none."""
+    """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, None has
+    none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0

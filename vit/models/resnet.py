@@ -205,6 +205,7 @@ class ResNet(Backbone):
         super().__init__()
         self.config = config
         root, mode = config.root_channels, config.ws_mode
+        self.stem_features = ((root, 2),)
         self.layer_channels = config.stage_channels
         self.layer_strides = [4 * 2**s for s in range(len(config.depths))]
         self.num_features = self.layer_channels[-1]
@@ -258,11 +259,6 @@ class ResNet(Backbone):
     def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
         """The mean over all positions."""
         return tokens.mean(1)
-
-    @property
-    def feature_info(self) -> list[dict[str, int]]:
-        """Channels and stride of the stem's convolution and of the stages, as timm's."""
-        return [{"num_chs": self.config.root_channels, "reduction": 2}, *super().feature_info]
 
     def _outputs(
         self, images: Tensor, wanted: Sequence[int], end: int

@@ -4,6 +4,7 @@ Source: github.com/huggingface/safetensors, "Format". A sealed file is one of ou
 text about them, and the SHA-256 of both in the header.
 """
 
+import ctypes
 import hashlib
 import json
 from collections.abc import Mapping
@@ -108,9 +109,11 @@ def on_cpu(tensor: Tensor) -> Tensor:
     return full(tensor).detach().cpu().contiguous()
 
 
-def memory_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, over its own memory."""
-    return tensor.flatten().view(torch.uint8).numpy().data
+def memory_of(tensor: Tensor) -> "ctypes.Array[ctypes.c_char] | bytes":
+    """The bytes of a contiguous CPU tensor, as a buffer over its own memory, which it must keep."""
+    if not tensor.numel():
+        return b""
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

@@ -60,7 +60,7 @@ class WeightFile:
     """Facts from the user: image_size, and fields of the configuration."""
 
 
-class Opener(Protocol):
+class WeightReader(Protocol):
     """Opens a file that this package has not saved: a row of the table `weight_files`."""
 
     def __call__(self, path: Path, wanted: WeightSet | None, /) -> WeightFile | None:
@@ -132,8 +132,8 @@ def open_saved(path: Path, wanted: WeightSet | None = None) -> WeightFile | None
 
 def _open_foreign(path: Path, wanted: WeightSet | None) -> WeightFile:
     for row in rows("weight_files").values():
-        opener: Opener = resolve(row)
-        if (file := opener(path, wanted)) is not None:
+        reader: WeightReader = resolve(row)
+        if (file := reader(path, wanted)) is not None:
             return file
     raise UserError(f"{path} is not a file of weights that is read here")
 

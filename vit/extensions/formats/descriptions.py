@@ -1,18 +1,11 @@
 """Types of the values that are read from JSON files of timm and of transformers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from vit.errors import UserError, shorten
+from vit.errors import Range, UserError, shorten
 from vit.weights.weight_file import WeightFile
-
-
-class Kind(NamedTuple):
-    """Values that a field may have, in words and as a test."""
-
-    text: str
-    holds: Callable[[Any], bool]
 
 
 def _is_number(value: Any) -> bool:
@@ -20,7 +13,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int) and value > 0
+    return isinstance(value, int) and _is_number(value) and value > 0
 
 
 def _is_size(value: Any) -> bool:
@@ -30,31 +23,31 @@ def _is_size(value: Any) -> bool:
     return 1 <= len(sides) <= 2 and all(side is None or _is_whole(side) for side in sides)
 
 
-WHOLE = Kind("a whole number above 0", _is_whole)
-NUMBER = Kind("a finite number", _is_number)
-POSITIVE = Kind("a number above 0", lambda value: _is_number(value) and value > 0)
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-TEXT = Kind("text", lambda value: isinstance(value, str))
-WORD = Kind("a number or a name", lambda value: isinstance(value, int | str))
-SIZE = Kind("one side or (height, width)", _is_size)
-SHAPE = Kind(
+WHOLE = Range("a whole number above 0", _is_whole)
+NUMBER = Range("a finite number", _is_number)
+POSITIVE = Range("a number above 0", lambda value: _is_number(value) and value > 0)
+FLAG = Range("true or false", lambda value: isinstance(value, bool))
+TEXT = Range("text", lambda value: isinstance(value, str))
+WORD = Range("a number or a name", lambda value: isinstance(value, int | str))
+SIZE = Range("one side or (height, width)", _is_size)
+SHAPE = Range(
     "[channels, height, width]",
     lambda value: isinstance(value, list) and len(value) == 3 and all(map(_is_whole, value)),
 )
-NUMBERS = Kind(
+NUMBERS = Range(
     "a list of numbers",
     lambda value: isinstance(value, list) and bool(value) and all(map(_is_number, value)),
 )
-NAMES = Kind(
+NAMES = Range(
     "a list of names",
     lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
 )
-OBJECT = Kind("an object", lambda value: isinstance(value, dict))
-LABELS = Kind(
+OBJECT = Range("an object", lambda value: isinstance(value, dict))
+LABELS = Range(
     "an object of numbers and names",
     lambda value: isinstance(value, dict) and all(key.lstrip("-").isdigit() for key in value),
 )
-_PRETRAINED: dict[str, Kind] = {
+_PRETRAINED: dict[str, Range] = {
     "architecture": TEXT,
     "input_size": SHAPE,
     "mean": NUMBERS,
@@ -64,7 +57,7 @@ _PRETRAINED: dict[str, Kind] = {
     "interpolation": TEXT,
     "label_names": NAMES,
 }
-_ARGUMENTS: dict[str, Kind] = {
+_ARGUMENTS: dict[str, Range] = {
     "num_heads": WHOLE,
     "img_size": SIZE,
     "global_pool": TEXT,
@@ -72,7 +65,7 @@ _ARGUMENTS: dict[str, Kind] = {
     "rope_temperature": POSITIVE,
     "attn_type": TEXT,
 }
-_CONFIG: dict[str, Kind | dict[str, Kind]] = {
+_CONFIG: dict[str, Range | dict[str, Range]] = {
     "architecture": TEXT,
     "global_pool": TEXT,
     "act_layer": TEXT,
@@ -92,7 +85,7 @@ _CONFIG: dict[str, Kind | dict[str, Kind]] = {
     "problem_type": TEXT,
     "id2label": LABELS,
 }
-_PREPROCESSOR: dict[str, Kind | dict[str, Kind]] = {
+_PREPROCESSOR: dict[str, Range | dict[str, Range]] = {
     "image_processor_type": TEXT,
     "feature_extractor_type": TEXT,
     "size": SIZE,
@@ -116,7 +109,7 @@ def check_descriptions(file: WeightFile) -> None:
     _check(folder / "preprocessor_config.json", file.preprocessor, _PREPROCESSOR)
 
 
-def _check(path: Path, values: Any, kinds: Mapping[str, Kind | dict[str, Kind]]) -> None:
+def _check(path: Path, values: Any, kinds: Mapping[str, Range | dict[str, Range]]) -> None:
     for name, kind in kinds.items():
         if (value := values.get(name)) is None:
             continue

@@ -133,7 +133,7 @@ class Head(nn.Module):
         """Pixels, from the tokens at `places`. `recompute`: of MLPs, in the backward pass."""
         x = rows(self.embed(tokens) + self.positions.to(tokens.dtype), places)
         for norm, mlp in zip(self.norms, self.mlps, strict=False):
-            x = x + run(mlp, norm(x), recompute)
+            x = x + run(mlp, recompute, norm(x))
         return self.predictor(self.norms[-1](x))
 
 
