@@ -42,6 +42,9 @@ class Labelled:
     def class_names(self) -> list[str]:
         """The classes to train on. UserError for fewer than two, and for labels without images."""
         classes = [*self.classes] or class_order(chain(*self._used()))
+        for name in classes:
+            if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
+                raise UserError(f"class {name!r} in {self.where} is not text; rename it")
         if not classes:
             raise UserError(f"{self.where} has no labels")
         if len(classes) == 1:
