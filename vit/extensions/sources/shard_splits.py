@@ -56,12 +56,13 @@ def _read(
     classes = [label for _, label, _ in entries.values()]
     if reading.has_classes and not names:
         _check_words(where, class_order(filter(None, classes)))
-    order, row_entries, keys = (list(column) for column in zip(*rows, strict=True))
-    items = images.select(np.array(order, dtype=np.int64))
+    order = np.array([row for row, _, _ in rows], dtype=np.int64)
+    numbers = np.array([number for _, number, _ in rows], dtype=np.int64)
+    keys = PathList(key for _, _, key in rows)
     shown = PathList(os.fsencode(above) + name for name in images.names.select(order).encoded())
-    texts, numbers = [(label,) for label in classes], np.array(row_entries, dtype=np.int64)
-    more = {"keys": PathList(keys), "classes": names, "in_class_order": True, "notes": notes}
-    return Labelled(where, items, shown, texts, numbers, **more)
+    texts, items = [(label,) for label in classes], images.select(order)
+    more = {"classes": names, "in_class_order": True, "notes": notes}
+    return Labelled(where, items, shown, texts, numbers, keys, **more)
 
 
 def _check_words(where: str, classes: list[str]) -> None:
