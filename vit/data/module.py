@@ -209,7 +209,8 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        return f"`vit data check` lists all of them, {self.skip_option} leaves such images out"
+        others = "" if self.own else "`vit data check` lists all of them, "
+        return f"{others}{self.skip_option} leaves such images out"
 
     @property
     def preprocess(self) -> Preprocess:
