@@ -175,7 +175,7 @@ def test_an_unusable_folder_is_one_line_that_names_it(tree, message, tmp_path, m
 
 def test_a_class_whose_name_is_not_text_is_an_error_before_training(tmp_path, make_tree):
     make_tree(tmp_path, {"cat": 2, os.fsdecode(b"d\xffg"): 2})
-    with pytest.raises(UserError, match=r"class folder 'd\\udcffg' in .* is not text; rename it"):
+    with pytest.raises(UserError, match=r"class 'd\\udcffg' in .* is not text; rename it"):
         load_folder(tmp_path)
 
 

@@ -111,20 +111,8 @@ def complete(
     together = sum(shares.values())
     check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
     if together:
-        eligible, seen = None, []
-        if reading.known is not None and cut.seen == "refuse":
-            names = " and ".join(name for name, share in shares.items() if share)
-            eligible, seen = reading.known.eligible(train, names)
-        options = {f"{name}_fraction": share for name, share in shares.items()}
-        options |= {"seed": cut.seed or 0, "eligible": eligible}
-        indices, more = divide(train, classes, keys, where, **options)
-        cuts: dict[SplitName, np.ndarray] = dict(zip(SPLITS, indices, strict=True))
-        if eligible is None and not more:
-            asked: dict[SplitName, np.ndarray]
-            asked = {name: cuts[name] for name, share in shares.items() if share}
-            more = _shortages(train, classes, where, asked)
-        parts |= {name: train.select(rows) for name, rows in cuts.items() if len(rows)}
-        notes = [*notes, *seen, *more]
+        held, more = _cut(train, classes, keys, where, reading, shares, divide)
+        parts, notes = parts | held, [*notes, *more]
 
     def origin(name: SplitName) -> Origin:
         return "none" if name not in parts else "given" if name in sets else "cut from train"
@@ -137,6 +125,31 @@ def complete(
         test_origin=origin("test"),
         notes=[*notes],
     )
+
+
+def _cut(
+    train: ImageSet,
+    classes: list[str],
+    keys: Keys,
+    where: str,
+    reading: "Reading",
+    shares: dict[SplitName, float],
+    divide: Divide,
+) -> tuple[dict[SplitName, ImageSet], list[str]]:
+    """The rest of train and the splits with these shares of it; notes."""
+    eligible, seen = None, []
+    if reading.known is not None and reading.cut.seen == "refuse":
+        names = " and ".join(name for name, share in shares.items() if share)
+        eligible, seen = reading.known.eligible(train, names)
+    options = {f"{name}_fraction": share for name, share in shares.items()}
+    options |= {"seed": reading.cut.seed or 0, "eligible": eligible}
+    indices, more = divide(train, classes, keys, where, **options)
+    cuts: dict[SplitName, np.ndarray] = dict(zip(SPLITS, indices, strict=True))
+    if eligible is None and not more:
+        asked: dict[SplitName, np.ndarray]
+        asked = {name: cuts[name] for name, share in shares.items() if share}
+        more = _shortages(train, classes, where, asked)
+    return {name: train.select(rows) for name, rows in cuts.items() if len(rows)}, seen + more
 
 
 def _shortages(

@@ -89,10 +89,8 @@ def class_of(folder: str, reading: Reading, label: str = "") -> tuple[str, str]:
 
 
 def _check_classes(where: str, counts: dict[str, int], inside: Iterable[str]) -> None:
-    """UserError for a class folder without images, or with a name that cannot be written down."""
+    """UserError for a class folder without images."""
     for name in class_order(counts):
-        if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
-            raise UserError(f"class folder {name!r} in {where} is not text; rename it")
         if not counts[name]:
             remedy = "; ".join(["add some or remove it", *inside])
             raise UserError(f"class folder {os.path.join(where, name)} has no images; {remedy}")

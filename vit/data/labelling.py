@@ -6,6 +6,7 @@ Shapes: n images, k classes.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -40,7 +41,10 @@ class Labelled:
 
     def class_names(self) -> list[str]:
         """The classes to train on. UserError for fewer than two, and for labels without images."""
-        classes = [*self.classes] or class_order(self._used())
+        classes = [*self.classes] or class_order(chain(*self._used()))
+        for name in classes:
+            if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
+                raise UserError(f"class {name!r} in {self.where} is not text; rename it")
         if not classes:
             raise UserError(f"{self.where} has no labels")
         if len(classes) == 1:
@@ -61,21 +65,23 @@ class Labelled:
         if classes and self.in_class_order:
             rows = np.argsort(labels.argmax(1) if multilabel else labels, kind="stable")
             names, items, keys = names.select(rows), items.select(rows), keys.select(rows)
-            labels = labels[rows]
+            labels, groups = labels[rows], groups and groups.select(rows)
         return ImageSet(items, labels, names.printable(), groups), keys
 
-    def _used(self) -> set[str]:
-        """The labels that images have."""
-        return {name for at in np.unique(self.entries) for name in self.labels[at]}
+    def _used(self) -> list[tuple[str, ...]]:
+        """The entries that images have."""
+        return [self.labels[at] for at in np.unique(self.entries)]
 
     def _numbers(self, classes: Sequence[str], multilabel: bool, lacking: str) -> np.ndarray:
         """int64 `n`, or float32 `n k` of zeros and ones."""
         number = {name: at for at, name in enumerate(classes)}
-        if unknown := class_order(self._used() - number.keys()):
+        if unknown := class_order({*chain(*self._used())} - number.keys()):
             names = some_of(map(repr, unknown))
             raise UserError(f"{self.where} has classes that {lacking}: {names}")
         if not multilabel:
-            first = [number.get("".join(names[:1]), 0) for names in self.labels]
+            if any(len(names) != 1 for names in self._used()):
+                raise UserError(f"{self.where} has images of no label or several; give each one")
+            first = [number.get("".join(names), -1) for names in self.labels]
             return np.array(first, dtype=np.int64)[self.entries]
         rows = np.zeros((len(self.labels), len(classes)), dtype=np.float32)
         for row, names in zip(rows, self.labels, strict=True):

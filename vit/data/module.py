@@ -5,14 +5,14 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
+from vit.data.batches import BatchSize, asked_sizes, batches_per_epoch, divided
 from vit.data.beginnings import check_beginnings
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset, Sample
@@ -20,7 +20,7 @@ from vit.data.decode import opener
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
 from vit.data.memory import in_memory
-from vit.data.sampler import TrainBatchSampler, balancing, evaluated, order_of
+from vit.data.sampler import TrainBatchSampler, balancing, check_order, evaluated, order_of
 from vit.data.settings import (
     Columns,
     InputFormat,
@@ -30,6 +30,7 @@ from vit.data.settings import (
     Reading,
     Sampling,
     Splitting,
+    is_tree,
 )
 from vit.data.sources import (
     ImageSet,
@@ -42,8 +43,7 @@ from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.facts import Facts
-from vit.preprocessing import Preprocess, Size, check_choice, picture
-from vit.tables import rows
+from vit.preprocessing import Preprocess, Size, picture
 
 
 class ImageData(LightningDataModule):
@@ -89,6 +89,7 @@ class ImageData(LightningDataModule):
     evaluation_split: SplitName = "test"
     """The split of the test and predict loops."""
     consumed_samples = 0
+    _splits: Splits | None = None
     skip_option = "--data.loading.on_error skip"
 
     def __init__(
@@ -115,25 +116,19 @@ class ImageData(LightningDataModule):
         own: object = None,
     ) -> None:
         super().__init__()
-        self.allow_zero_length_dataloader_with_multiple_devices = True  # of a small val
-        check_choice("shuffle", shuffle, ("images", *rows("orders")))
-        if shuffle != "images" and sampling.balanced:
-            raise UserError(f"data.shuffle={shuffle} and data.sampling.balanced exclude each other")
-        check_choice("labels", labels, get_args(Labels))
+        check_order(shuffle, balanced=sampling.balanced)
         self.dataset, self.root, self.data_dir, self.own = dataset, root, data_dir, own
+        self.inputs, self.augment, self.sampling, self.loading = inputs, augment, sampling, loading
+        self.channels, self.shuffle, self.global_batch = channels, shuffle, global_batch
         self.seed: int = (splits.seed or 0) if seed is None else seed
-        cut = splits if splits.seed is not None else replace(splits, seed=self.seed)
-        arrays, self.tree = channels is not None, labels == "tree"
-        self._reading = Reading(cut, columns, label_separator, tree=self.tree, arrays=arrays)
-        self._splits: Splits | None = None
-        side = 224 if image_size is None else image_size
-        self.image_size: Size = (side, side) if isinstance(side, int) else side
-        self.channels, self.inputs, self.augment = channels, inputs, augment
+        splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
+        self.tree, arrays = is_tree(labels), channels is not None
+        self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
+        size = 224 if image_size is None else image_size
+        self.image_size: Size = (size, size) if isinstance(size, int) else size
         augment.check(self.image_size, channels)
-        self._preprocess = None if channels else inputs.preprocess(self.image_size)
-        self._asked_batch, self.global_batch = asked_sizes(batch_size, global_batch), global_batch
-        self.batch_size: int = self._asked_batch or global_batch or DEFAULT_BATCH
-        self.sampling, self.loading, self.shuffle = sampling, loading, shuffle
+        self._preprocess = None if channels is not None else inputs.preprocess(self.image_size)
+        self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
         self.pseudo = pseudo if pseudo and pseudo.ratio else None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
         check_source(dataset, own or root)
@@ -175,6 +170,7 @@ class ImageData(LightningDataModule):
         return self
 
     def setup(self, stage: str) -> None:
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # of a small val
         if stage == "fit" and self.trainer is not None:
             self.share_batch(self.trainer)
 
@@ -213,7 +209,8 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        return f"`vit data check` lists all of them, {self.skip_option} leaves such images out"
+        others = "" if self.own else "`vit data check` lists all of them, "
+        return f"{others}{self.skip_option} leaves such images out"
 
     @property
     def preprocess(self) -> Preprocess:

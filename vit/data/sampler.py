@@ -14,6 +14,8 @@ from torch.utils.data import Sampler
 
 from vit.data.batches import batches_per_epoch, labelled_part
 from vit.data.sources import ImageSet
+from vit.errors import UserError
+from vit.preprocessing import check_choice
 from vit.seeds import hashed, places
 from vit.tables import resolve, rows
 
@@ -37,6 +39,13 @@ class Progress(Protocol):
     """Counts the samples in all epochs so far, on all ranks together."""
 
     consumed_samples: int
+
+
+def check_order(shuffle: str, *, balanced: bool) -> None:
+    """Raises UserError for an unknown order, and for one of balanced draws."""
+    check_choice("shuffle", shuffle, ("images", *rows("orders")))
+    if shuffle != "images" and balanced:
+        raise UserError(f"data.shuffle={shuffle} and data.sampling.balanced exclude each other")
 
 
 def order_of(shuffle: str, images: ImageSet) -> Order | None:

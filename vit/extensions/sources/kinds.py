@@ -48,7 +48,7 @@ class Shards(Source):
         if not shards:
             raise UserError(f"data.root={root} has neither .tar nor .parquet files")
         from vit.data.labelling import make_splits
-        from vit.extensions.sources.shards import shard_parts
+        from vit.extensions.sources.shard_splits import shard_parts
 
         return make_splits(root, shard_parts(root, reading, shards), reading)
 

@@ -28,13 +28,10 @@ from filelock import FileLock
 
 from vit.console import Meter, say
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.folder import class_of
 from vit.data.items import Kind, Opened
-from vit.data.labelling import Labelled, class_order
-from vit.data.scan import EXTENSIONS, LITTER, left_out_note
-from vit.data.settings import Reading
-from vit.data.sources import SPLIT_WORDS, PathList, SplitName
-from vit.errors import UserError, some_of
+from vit.data.scan import EXTENSIONS, LITTER
+from vit.data.sources import PathList
+from vit.errors import UserError
 from vit.extensions.serving.reading import range_loader
 from vit.extensions.sources.addresses import (
     cache_limit,
@@ -43,10 +40,8 @@ from vit.extensions.sources.addresses import (
     is_address,
     is_full,
     local_copy,
-    reaching,
     retried,
     state_of,
-    words_by_split,
 )
 from vit.extensions.sources.opened import distinct
 from vit.writing import atomic
@@ -147,98 +142,6 @@ class ShardImages(Opened):
 def _opened(shard: str, process: int) -> FileIO:
     """The file of one process, as forked processes share the position of those they inherit."""
     return FileIO(local_copy(shard))
-
-
-def _part(
-    where: str, shards: list[str], names: list[str], above: str, reading: Reading
-) -> Labelled:
-    """One split; UserError for a shard that cannot be read, or a label that is not in `names`."""
-    indices = load_indices(shards)
-    images = ShardImages(shards, indices)
-    labels = [label for index in indices for label in index["label"].tolist()]
-    # As in a folder: by folder, and then by name.
-    paths = [b"\0".join(name.rpartition(b"/")[::2]) for name in images.names.encoded()]
-    entries: dict[tuple[bytes, bytes], tuple[int, str, bytes]] = {}
-    rows, row_entries, keys = [], [], []
-    for row in sorted(range(len(paths)), key=paths.__getitem__):
-        folder, _, name = paths[row].partition(b"\0")
-        place = (folder, labels[row] if reading.has_classes else b"")
-        if place not in entries:
-            label = _named(place[1].decode(), names, where)
-            of_class, below = class_of(os.fsdecode(folder), reading, label)
-            below = os.fsencode(f"{below}/" if below else "")
-            entries[place] = len(entries), of_class, below
-        number, label, below = entries[place]
-        if label or not reading.has_classes:
-            rows.append(row)
-            row_entries.append(number)
-            keys.append(below + name)
-    counts = Counter(kind.decode() for index in indices for kind in index["left_out"].tolist())
-    loose = len(paths) - len(rows)
-    notes = left_out_note(where, counts)
-    if not paths:
-        raise UserError("; ".join([f"no images in {where}", *left_out_note("there", counts)]))
-    notes += _check_loose(where, loose, bool(rows))
-    classes = [label for _, label, _ in entries.values()]
-    named = class_order(filter(None, classes))
-    if reading.has_classes and {*map(str.lower, named)} <= {*SPLIT_WORDS}:
-        text = f"{where} has the folders {some_of(named)}"
-        raise UserError(f"{text}; pack each into shards of its own, such as val-000.tar")
-    order = np.array(rows, dtype=np.int64)
-    shown = PathList(os.fsencode(above) + name for name in images.names.select(order).encoded())
-    return Labelled(
-        where,
-        images.select(order),
-        shown,
-        [(label,) for label in classes],
-        np.array(row_entries, dtype=np.int64),
-        PathList(keys),
-        names,
-        in_class_order=True,
-        notes=notes,
-    )
-
-
-def _check_loose(where: str, loose: int, labelled: bool) -> list[str]:
-    """A note on images without a label; UserError if there are no others."""
-    if loose and not labelled:
-        text = f"{where} has {loose:,} images but no class folders or .cls files"
-        raise UserError(f"{text}; put those of each class into a folder with its name")
-    return [f"{where}: images outside class folders left out: {loose:,}"] if loose else []
-
-
-def _named(label: str, names: list[str], where: str) -> str:
-    """The class of a label, which may be its number; the label itself without `names`."""
-    if not names or not label:
-        return label
-    if label.isdecimal() and int(label) < len(names):
-        return names[int(label)]
-    if label not in names:
-        number = f"the {len(names):,} classes in {CLASSES}"
-        raise UserError(f"{where} has the label {label!r}, which is none of {number}")
-    return label
-
-
-def shard_parts(
-    root: str, reading: Reading, found: dict[str, list[str]]
-) -> dict[SplitName, Callable[[], Labelled]]:
-    """What reads each split in shards of `find_shards`."""
-    names = _class_names(next(iter(found.values()))[0])
-    parts: dict[SplitName, Callable[[], Labelled]] = {}
-    for split, word in words_by_split(root, found).items():
-        above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
-        parts[split] = partial(_part, where, found[word], names, above, reading)
-    return parts
-
-
-def _class_names(shard: str) -> list[str]:
-    """The names in the list beside a shard, or beside its split folder; none without a list."""
-    folder = os.path.dirname(shard)
-    if os.path.basename(folder).lower() in SPLIT_WORDS:
-        folder = os.path.dirname(folder)
-    with suppress(FileNotFoundError), reaching(f"{folder}/{CLASSES}") as (files, place):
-        return listed_names(files.cat_file(place))
-    return []
 
 
 def listed_names(content: bytes) -> list[str]:
