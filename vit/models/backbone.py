@@ -79,9 +79,7 @@ class TimmNames:
         if grid is not None:
             prefixes, found = [y[:, :p] for y in found], [y[:, p:] for y in found]
             if output_fmt == "NCHW":
-                grids = ([side // self.layer_strides[i] for side in x.shape[-2:]] for i in outputs)
-                maps = zip(found, grids, strict=True)
-                found = [y.transpose(1, 2).unflatten(2, size) for y, size in maps]
+                found = [y.transpose(1, 2).unflatten(2, grid) for y in found]
             if return_prefix_tokens and p:
                 found = list(zip(found, prefixes, strict=True))
         return found if intermediates_only else (self._normed(last, end), found)

@@ -199,13 +199,12 @@ class VisionTransformer(TimmNames, nn.Module):
         the final LayerNorm.
         """
         indices = layer_indices(layers, self.config.depth)
-        outputs, _, _ = self._outputs(images, indices, max(indices))
+        outputs, _, grid = self._outputs(images, indices, max(indices))
         found: list[Any] = []
         for i in indices:
             tokens = self.norm(outputs[i]) if norm else outputs[i]
             patches = tokens[:, self.num_prefix_tokens :]
             if reshape:
-                grid = [side // self.layer_strides[i] for side in images.shape[-2:]]
                 patches = patches.transpose(1, 2).unflatten(2, grid)
             cls = None if self.cls_token is None else tokens[:, 0]
             found.append((patches, cls) if return_cls else patches)
