@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,11 @@ from vit.weights.formats import MissingFact
 from vit.weights.names import locate, named
 from vit.weights.pretrained import load_pretrained
 from vit.weights.weight_file import find_weights
+
+if TYPE_CHECKING:
+    from vit.data.decode import Picture
+
+    Pictures = Picture | list[Picture] | tuple[Picture, ...] | Iterator[Picture]
 
 
 class Answer(Protocol):
@@ -174,7 +179,12 @@ class Classifier:
         return self.model.forward_head(tokens).float(), vectors.float()
 
     def predict(
-        self, images: object, top: int = 5, *, batch_size: int = 32, **numbers: float | None
+        self,
+        images: "Picture | Iterable[Picture]",
+        top: int = 5,
+        *,
+        batch_size: int = 32,
+        **numbers: float | None,
     ) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
@@ -191,7 +201,7 @@ class Classifier:
             results += self.answers(batch, options)
         return results
 
-    def answers(self, images: Iterable[object], options: PredictOptions) -> list[Prediction]:
+    def answers(self, images: Iterable["Picture"], options: PredictOptions) -> list[Prediction]:
         """Predictions for images that make one batch. ImageError names one that is unreadable."""
         opened = (open_input(image, self.preprocess.channels) for image in images)
         pixels = torch.stack([self.preprocess(image) for image in opened])
@@ -246,13 +256,11 @@ class Classifier:
         return self
 
 
-def _each(images: object, *, arrays: bool) -> Iterable[object]:
+def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Picture]":
     """The images of `Classifier.predict`; those of a folder in the order of `scan`."""
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
         return image_files(os.fspath(images), arrays=arrays)
-    if isinstance(images, list | tuple | Iterator):
-        return images
-    return [images]
+    return images if isinstance(images, list | tuple | Iterator) else [images]
 
 
 def load(

@@ -31,6 +31,8 @@ class BestCheckpoint(ModelCheckpoint):
         monitor: Name of a loss, better when lower, or of a metric that is better when higher.
     """
 
+    best_model_path: str
+
     def __init__(self, directory: str | Path, monitor: str) -> None:
         super().__init__(
             directory,

@@ -69,7 +69,7 @@ def _options(args: list[str]) -> Namespace:
     return parser.parse_args(args)
 
 
-def _show(about: dict[str, Any], result: "ProbeResult", chosen_on: str, as_json: bool) -> None:
+def _show(about: dict[str, object], result: "ProbeResult", chosen_on: str, as_json: bool) -> None:
     name = "c" if about["kind"] == "logistic" else "rate"
     if as_json:
         document = {

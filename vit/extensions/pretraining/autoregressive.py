@@ -100,7 +100,7 @@ class Autoregressive(PatchPrediction):
         predicted, targets = super().scored(images, corruption)
         return predicted[once][None], targets[once][None]
 
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         """Mean squared error, over the expected number of predicted patches in place of their
         number, so that a patch counts the same on any number of processes."""
         corruption = self.corruption(batch[0])

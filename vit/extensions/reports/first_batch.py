@@ -1,8 +1,7 @@
 """first_batch.png: the first training batch, with its labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,7 +15,7 @@ MOST_LABELS = 4
 """Of an image."""
 
 
-def draw_first_batch(run: Path, batch: dict[str, Any], classes: Sequence[str]) -> None:
+def draw_first_batch(run: Path, batch: Mapping[str, np.ndarray], classes: Sequence[str]) -> None:
     """Draws the content of first_batch.npz."""
     images = [Image.fromarray(image) for image in batch["images"]]
     title = f"The first training batch: {len(images)} of {batch['size']} images"

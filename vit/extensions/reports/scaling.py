@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
@@ -82,7 +83,7 @@ def accuracy_against_compute(
     return figure
 
 
-def _place_labels(axes: Axes, points: Sequence[ScalingPoint], legend: Any) -> None:
+def _place_labels(axes: Axes, points: Sequence[ScalingPoint], legend: Legend) -> None:
     """Places each label at the first offset at which it covers nothing, if any."""
     canvas: Any = axes.get_figure(root=True).canvas  # pyright: ignore[reportOptionalMemberAccess]
     renderer = canvas.get_renderer()

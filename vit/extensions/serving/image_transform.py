@@ -1,7 +1,7 @@
 """The evaluation preprocessing of a model as a callable."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -11,6 +11,9 @@ from vit.inference.classifier import Classifier
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
+
+if TYPE_CHECKING:
+    from vit.data.decode import Picture
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class ImageTransform:
 
     preprocess: Preprocess
 
-    def __call__(self, image: object) -> Tensor:
+    def __call__(self, image: "Picture") -> Tensor:
         pixels = self.preprocess(open_input(image, self.preprocess.channels))
         return self.preprocess.normalize(pixels[None])[0]
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from vit.cli.arguments import OneLineParser, whole_number
 from vit.console import say
@@ -38,12 +37,12 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: list[dict[str, object]]) -> str:
     lines = [["model", "parameters", "images", "confidence, %", "val, %", "test, %"]]
     for row in rows:
         forms = {"parameters": ",", "images": ",", "confidence": ".2%", "val": ".2%", "test": ".2%"}
         cells = ["-" if row[n] is None else f"{row[n]:{form}}" for n, form in forms.items()]
-        lines.append([row["model"], *(cell.rstrip("%") for cell in cells)])
+        lines.append([str(row["model"]), *(cell.rstrip("%") for cell in cells)])
     return "\n".join("".join(f"{cell:>14}" for cell in line) for line in lines)
 
 

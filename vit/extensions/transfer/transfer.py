@@ -123,7 +123,7 @@ class Task:
     """Options of those that are tested."""
     lists: dict[str, str]
     """Name -> text of the lists of images that the runs read."""
-    recorded: dict[str, Any]
+    recorded: dict[str, object]
     """Options and digests of images by which a later call is known to be the same."""
 
     def fill(self) -> None:
@@ -300,7 +300,7 @@ def check_free(command: str, args: list[str], taken: Iterable[str]) -> None:
             raise UserError(f"{option}: `vit {command}` sets it for each run; remove it")
 
 
-def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
+def check_plan(path: Path, plan: dict[str, object]) -> None:
     """Writes the plan, or compares it: UserError if `path` was written for other runs."""
     if not path.is_file():
         write_json(path, plan)

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -96,7 +97,7 @@ def vtab_means(rows: list[Row]) -> dict[str, dict[str, Any]]:
     return means
 
 
-def to_json(rows: list[Row], about: dict[str, Any]) -> str:
+def to_json(rows: list[Row], about: Mapping[str, object]) -> str:
     """Results as JSON, with `about` in front."""
     entries = [{**asdict(row), **row.result, "notes": row.remarks} for row in rows]
     results = {**about, "rows": entries, "vtab": vtab_means(rows)}
@@ -146,7 +147,7 @@ def _moments(scores: list[float]) -> dict[str, Any]:
     }
 
 
-def _spread(result: dict[str, Any]) -> str:
+def _spread(result: Mapping[str, float | None]) -> str:
     spread = "" if result["std"] is None else f" ± {_percent(result['std'])}"
     return _percent(result["mean"]) + spread
 
