@@ -180,7 +180,7 @@ class Classifier:
 
     def predict(
         self,
-        images: "Picture | Iterable[Picture]",
+        images: "Pictures",
         top: int = 5,
         *,
         batch_size: int = 32,

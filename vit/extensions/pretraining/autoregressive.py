@@ -24,6 +24,7 @@ from vit.models.config import ViTConfig
 from vit.models.encoder import Mlp
 from vit.models.initialization import mlp_
 from vit.shapes import Float, Int
+from vit.training.counted_data import Batch
 
 
 class Autoregressive(PatchPrediction):
