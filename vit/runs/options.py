@@ -163,7 +163,7 @@ class Options:
         return self._data().unseen_by(known_by(self.config.model.pretrained))
 
     def _data(self) -> ImageData:
-        data = ImageData(**self._built.data, own=self.objects.get("images"))
+        data = ImageData(**self._built.data, images=self.objects.get("images"))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -242,7 +242,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     settings: Record = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
     parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
-    parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
+    parser.add_class_arguments(ImageData, "data", skip={"images"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
     text = "classification; or masked_patches, mae or autoregressive, which need no labels."
