@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from vit.errors import UserError
-from vit.extensions.formats import facts, timm_families
+from vit.extensions.formats import timm_families
+from vit.extensions.formats.refusals import FAMILIES
 from vit.models.config import ViTConfig
 from vit.weights.pretrained import create_model, inspect_pretrained
 
@@ -100,9 +101,9 @@ def one_case(families: ModuleType, model: str) -> Any:
 def test_another_number_of_heads_would_be_found(
     families: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(facts.SIZES, "so400m", (1152, 18))
+    monkeypatch.setitem(FAMILIES["sizes"], "so400m", (1152, 18))
     case = one_case(families, "vit_base_patch16_siglip_gap_224")
-    monkeypatch.setitem(facts.SIZES, "base", (768, 6))
+    monkeypatch.setitem(FAMILIES["sizes"], "base", (768, 6))
     [row] = families.measure(case, layouts=LAYOUTS[:1], moving=False)
     assert row.answer == "different"
 

@@ -1,8 +1,8 @@
 """Facts about timm's models that no tensor shows: heads, GELU, pooling, rotary positions.
 
 timm describes a file by an architecture and the arguments that were changed (`architecture` and
-`model_args` of config.json). Architectures that give the same logits here are listed below; every
-other one is refused. A test compares the list with timm's own entries.
+`model_args` of config.json). Architectures that give the same logits here are in families.yaml, and
+a test compares them with timm's own entries; every other one is refused.
 Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,resnetv2,eva}.py.
 """
 
@@ -11,58 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit.errors import UserError
-from vit.extensions.formats.facts import SIZES, heads_of_width
-from vit.extensions.formats.refusals import refused
+from vit.extensions.formats.facts import heads_of_width
+from vit.extensions.formats.refusals import FAMILIES, refused
 from vit.models.config import Activation, Rotary, ViTConfig
 from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 
-# Architectures whose width or heads are not those of the size in their name.
-_EXCEPTIONS = {
-    "test_vit": (64, 2),
-    "test_vit2": (64, 2),
-    "vit_base_patch16_gap": (768, 16),
-    "vit_base_patch16_plus": (896, 14),
-    "vit_base_patch32_plus": (896, 14),
-    "vit_giant_patch14_dinov2": (1536, 24),
-    "vit_giant_patch14_reg4_dinov2": (1536, 24),
-    "vit_giant_patch14_reg1_tipsv2": (1536, 24),
-    "vit_giant_patch16_lingbot": (1536, 24),
-    "vit_huge_plus_patch16_dinov3": (1280, 20),
-    "vit_huge_plus_patch16_dinov3_qkvb": (1280, 20),
-    "vit_7b_patch16_dinov3": (4096, 32),
-}
 _WITHOUT_QKV_BIASES = re.compile(
     r"miil|so150m2|(medium|betwixt)_patch16_gap|dinov3$|giant_patch16_lingbot"
-)
-_TANH = (
-    "base_patch32_siglip",
-    "large_patch16_siglip(_gap)?_512",
-    "so400m_patch16_siglip",
-    "giantopt_patch16_siglip",
-)
-# Pattern of an architecture without its image size -> its pooling. "S" is a name of SIZES.
-_EQUAL = (
-    (r"deit_S(_distilled)?_patch\d+", "token"),
-    (r"deit3_S_patch\d+", "token"),
-    (r"vit_S_patch\d+(_plus)?", "token"),
-    (r"vit_small_patch16_36x1", "token"),
-    (r"flexivit_S", "token"),
-    (r"eva_large_patch14", "avg"),
-    (r"vit_S_patch14(_reg4)?_dinov2", "token"),
-    (r"vit_S_patch14_reg1_tipsv2", "token"),
-    (r"vit_(base|giant|huge|medium|betwixt)_patch\d+_gap", "avg"),
-    (r"vit_S_patch16_reg[14]_gap", "avg"),
-    (r"vit_base_patch16_224_miil", "token"),
-    (r"vit_so150m_patch16_reg4_map", "map"),
-    (r"vit_S_patch\d+_siglip", "map"),
-    (r"vit_S_patch\d+_siglip_gap", "avg"),
-    (r"vit_S_(r26|r50)_s\d+", "token"),
-    (r"vit_tiny_r_s16_p8", "token"),
-    (r"vit_(S(_plus)?|7b)_patch16_dinov3(_qkvb)?", "avg"),
-    (r"vit_S_patch16_lingbot", "token"),
-    (r"test_vit", "token"),
-    (r"test_vit2", "avg"),
 )
 _BIT = re.compile(r"resnetv2_\d+x\d_bit")
 # Names that older versions of timm wrote.
@@ -149,13 +105,13 @@ def family_of(file: WeightFile) -> Family | None:
 def family(architecture: str) -> Family | None:
     """The family of an architecture that gives the same logits here; None for any other one."""
     stem = re.sub(r"_\d+$", "", architecture)
-    sizes = "|".join(SIZES)
-    for pattern, pool in _EQUAL:
-        if re.fullmatch(re.sub(r"(?<=[_(])S", f"({sizes})", pattern), stem) is None:
+    sizes = FAMILIES["sizes"]
+    for pattern, pool in FAMILIES["equal"].items():
+        if re.fullmatch(re.sub(r"(?<=[_(])S", f"({'|'.join(sizes)})", pattern), stem) is None:
             continue
-        size = next((part for part in stem.split("_") if part in SIZES), "")
-        width, heads = _EXCEPTIONS.get(stem) or SIZES[size]
-        tanh = any(re.search(part, architecture) for part in _TANH)
+        size = next((part for part in stem.split("_") if part in sizes), "")
+        width, heads = FAMILIES["exceptions"].get(stem) or sizes[size]
+        tanh = any(re.search(part, architecture) for part in FAMILIES["tanh"])
         return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
     return None
 
