@@ -144,6 +144,10 @@ class Pictures:
         places = np.flatnonzero(labels) if self.multilabel else [labels]
         return SEPARATOR.join(self.classes[place] for place in places)
 
+    def place(self, image: int) -> str:
+        """Its label and split."""
+        return f"{self.label(image)} ({SPLITS[self.split[image]]})"
+
     @property
     def whole_split(self) -> np.ndarray:
         """`split` of each image, but one for all of a group."""

@@ -16,10 +16,11 @@ from vit.writing import writable, write_text
 
 if TYPE_CHECKING:
     from vit.extensions.datacheck.check import Finding, Pictures
-    from vit.extensions.datacheck.findings import Card
 
 DEFAULT = "dinov2_s14.lvd142m"
 """Weights of the features without --model, if they have been downloaded."""
+SHOWN = 24
+"""Findings of a kind on the page."""
 EPILOG = """\
 examples:
   vit data check my_photos/                                  what is wrong, and a page to look at
@@ -188,26 +189,11 @@ def _downloaded(name: str) -> bool:
 
 def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) -> str:
     from vit.extensions.datacheck.check import KINDS
-    from vit.extensions.datacheck.findings import SHOWN, Section, findings_page
+    from vit.extensions.reports.page import page
 
-    sections = [
-        Section(*KINDS[kind], len(found), [_card(pictures, each) for each in found[:SHOWN]])
-        for kind, found in kinds.items()
-    ]
-    name = Path(source).resolve().name
-    return findings_page(name, pictures.splits.summary(seed=0), sections)
-
-
-def _card(pictures: "Pictures", finding: "Finding") -> "Card":
-    from vit.data.sources import SPLITS
-    from vit.extensions.datacheck.findings import Card
-
-    lines = [finding.detail]
-    if finding.image is not None:
-        split = SPLITS[pictures.split[finding.image]]
-        lines.append(f"{pictures.label(finding.image)} ({split})")
-    shown = [image for image in (finding.image, finding.other) if image is not None]
-    return Card(finding.subject, lines, [pictures.thumbnail(image) for image in shown])
+    about = {"name": Path(source).resolve().name, "about": pictures.splits.summary(seed=0)}
+    content = {"pictures": pictures, "kinds": kinds, "explained": KINDS, "shown": SHOWN}
+    return page("datacheck/findings.html", kind="data check", **about, **content)
 
 
 def _show(kinds: dict[str, list["Finding"]], lines: list[str], as_json: bool) -> None:
