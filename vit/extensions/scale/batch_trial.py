@@ -17,6 +17,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from vit.console import say
 from vit.data.batches import DEFAULT_BATCH
 from vit.errors import UserError, check_types
+from vit.training.image_classifier import ImageClassifier
 from vit.yaml_reader import read_options
 
 RESERVE = 0.05
@@ -113,9 +114,8 @@ def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
     copy.trainer = trainer
     copy.setup("fit")  # which loads a teacher
     copy = precision.convert_module(copy).to(device).train()
-    teacher = getattr(copy, "teacher", None)
-    if teacher is not None:
-        teacher.to(device, next(copy.parameters()).dtype)
+    if isinstance(copy, ImageClassifier) and copy.loss.teacher is not None:
+        copy.loss.teacher.to(device, next(copy.parameters()).dtype)
     # For the buckets of ddp or the first weights of an average, and for fragmentation.
     reserve = 4 * sum(p.numel() for p in copy.parameters() if p.requires_grad)
     if device.type == "cuda":

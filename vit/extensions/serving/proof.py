@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image
 
 from vit.console import Meter
 from vit.data.decode import open_input
@@ -139,23 +139,13 @@ def answers(outputs: Arrays) -> np.ndarray:
 
 
 def drawn(preprocess: Preprocess) -> np.ndarray:
-    """20 pictures `n h w c` of the same shapes, colours and noise in every call, from one seed."""
-    random, count = np.random.default_rng(0), preprocess.channels
+    """20 pictures `n h w c` of one seed: noise on 2 to 40 cells a side, smoothly enlarged."""
+    random, channels, images = np.random.default_rng(0), preprocess.channels, []
     height, width = preprocess.image_size
-    images: list[Any] = []
-    for _ in range(20):
-        low, high = sorted(random.integers(0, 256, (2, 3)).tolist())
-        ramp = np.linspace(low, high, width)[None].repeat(height, 0)
-        image = Image.fromarray(ramp.astype(np.uint8))
-        pen = ImageDraw.Draw(image)
-        for shape in (pen.ellipse, pen.rectangle) * 3:
-            left, right = sorted(random.integers(-width // 4, width * 5 // 4, 2).tolist())
-            top, bottom = sorted(random.integers(-height // 4, height * 5 // 4, 2).tolist())
-            shape((left, top, right, bottom), fill=tuple(random.integers(0, 256, 3).tolist()))
-        image = image.filter(ImageFilter.GaussianBlur(float(random.uniform(0, width / 50))))
-        noise = random.normal(0, random.uniform(0, 20), (height, width, 3))
-        pixels = (np.asarray(image) + noise).clip(0, 255).astype(np.uint8)
-        if count is not None:  # values of the model's own scale, from the gray of the picture
+    for cells in range(2, 42, 2):
+        noise = Image.fromarray(random.integers(0, 256, (cells, cells, 3), dtype=np.uint8))
+        pixels = np.asarray(noise.resize((width, height), Image.Resampling.BICUBIC))
+        if channels is not None:  # values of the model's own scale, from the gray of the picture
             gray = (pixels.mean(-1, keepdims=True) / 255 - 0.5) * 4
             pixels = gray * np.asarray(preprocess.std) + np.asarray(preprocess.mean)
             pixels = pixels.astype(np.float32)
