@@ -16,22 +16,11 @@ from vit.extensions.formats import huggingface_reading as reading
 from vit.extensions.formats.exporting import ANY, check_expressed, directory
 from vit.extensions.formats.huggingface_labels import THRESHOLDS, labels
 from vit.extensions.formats.layout import exported
-from vit.extensions.formats.preprocessing import rounding_note, to_huggingface
+from vit.extensions.formats.preprocessing import HUGGING_FACE, rounding_note, to_huggingface
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Export, Format, NativeInfo, Recognised
 from vit.weights.weight_file import WeightFile
-
-_ARCHITECTURES = {
-    "vit": ("ViTModel", "ViTForImageClassification"),
-    "deit": ("DeiTModel", "DeiTForImageClassificationWithTeacher"),
-    "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
-    "dinov2_with_registers": (
-        "Dinov2WithRegistersModel",
-        "Dinov2WithRegistersForImageClassification",
-    ),
-    "dinov3_vit": ("DINOv3ViTModel",),
-}
 
 
 class HuggingFace(Format):
@@ -88,7 +77,7 @@ def _written(
         prefix,
         "layer." if dinov3 else f"{prefix}encoder.layer.",
         config.depth,
-        [{**reading.SPELLINGS, **reading.SPELLINGS_OF_DINOV3}[spelling]],
+        [reading.SPELLINGS[spelling]],
         dinov3=dinov3,
         keyless=config.rotary is not None and not config.rotary.key_bias,
     )
@@ -155,7 +144,7 @@ def _kind(config: ViTConfig) -> str:
 def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str, Any]:
     square = config.size[0] == config.size[1]
     values: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[kind][config.num_classes > 0]],
+        "architectures": [HUGGING_FACE["architectures"][kind][config.num_classes > 0]],
         "model_type": kind,
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
