@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from vit.errors import UserError
 from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed
 from vit.extensions.formats.facts import grid_of, patch_size_of
 from vit.extensions.formats.layout import HWIO, TRANSPOSED, Op, Rule, bound, exported
@@ -108,7 +107,8 @@ def _recognise_vit(file: WeightFile) -> Recognised:
     shapes = file.shapes
     stacked = any(key.startswith(_STACKED) for key in shapes)
     layer = _STACKED if stacked else _LAYER
-    names = _part_names(shapes, layer.format(0))
+    linen = f"{layer.format(0)}{_PARTS_OF_LINEN[2]}/Dense_0/kernel" in shapes
+    names = _PARTS_OF_LINEN if linen else _PARTS
     query = shapes[f"{layer.format(0)}{names[0]}/query/kernel"]
     if stacked:
         depth, query = query[0], query[1:]
@@ -133,19 +133,6 @@ def _recognise_vit(file: WeightFile) -> Recognised:
         if sincos
         else squashed(config.size),
     )
-
-
-def _part_names(shapes: Mapping[str, tuple[int, ...]], base: str) -> tuple[str, str, str]:
-    """Names of attention, second norm and MLP in the layer whose keys begin with `base`."""
-
-    def present(*choices: str) -> str:
-        for name in choices:
-            if any(key.startswith(f"{base}{name}/") for key in shapes):
-                return name
-        raise UserError(f"the file has no {base}{choices[0]}")
-
-    attention, norm2, mlp = map(present, _PARTS, _PARTS_OF_LINEN)
-    return attention, norm2, mlp
 
 
 def _config(file: WeightFile, depth: int, query: tuple[int, ...], mlp_dim: int) -> ViTConfig:

@@ -9,7 +9,7 @@ import yaml
 
 from vit.errors import UserError, shorten
 
-FAMILIES: dict[str, dict[str, Any]] = yaml.safe_load(
+FAMILIES: dict[str, Any] = yaml.safe_load(
     Path(__file__).with_name("families.yaml").read_text(encoding="utf-8")
 )
 """What names say of models; the file explains its keys."""

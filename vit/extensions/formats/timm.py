@@ -16,28 +16,16 @@ from vit.extensions.formats import timm_reading as reading
 from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed, directory
 from vit.extensions.formats.layout import Rule, exported
 from vit.extensions.formats.preprocessing import rounding_note, to_timm
-from vit.extensions.formats.refusals import refused
-from vit.extensions.formats.timm_families import ROTARY_FORM, architecture_of
+from vit.extensions.formats.refusals import FAMILIES, refused
+from vit.extensions.formats.timm_families import architecture_of
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Export, Format, NativeInfo, Recognised
 from vit.weights.weight_file import WeightFile
 
-_HYBRIDS: dict[tuple[int, ...], str] = {
-    (): "vit_tiny_r_s16_p8_224",
-    (2, 2, 2, 2): "vit_small_r26_s32_224",
-    (3, 4, 9): "vit_base_r50_s16_224",
-    (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-_RESNETS: dict[tuple[tuple[int, ...], int], str] = {
-    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
-    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
-    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
-    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
-    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
-    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
-}
+_HYBRIDS = {tuple(depths): name for name, depths in FAMILIES["hybrids"].items()}
+_RESNETS = {(tuple(depths), width): name for name, (depths, width) in FAMILIES["resnets"].items()}
 _DINOV3 = "vit_base_patch16_dinov3_qkvb"
 
 
@@ -188,7 +176,7 @@ def _arguments_of_dinov3(config: ViTConfig, rotary: Rotary) -> dict[str, Any]:
         "use_fc_norm": config.norm_after_pool,
         "use_post_transformer_norm": not config.norm_after_pool,
         "use_abs_pos_emb": config.pos_embed != "none",
-        **ROTARY_FORM,
+        **FAMILIES["rotary_form"],
         "attn_type": "rope" if rotary.key_bias else "eva",
         "rope_temperature": rotary.period,
         "rope_shift_coords": rotary.shift,

@@ -17,39 +17,7 @@ from vit.models.config import Activation, Rotary, ViTConfig
 from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 
-_WITHOUT_QKV_BIASES = re.compile(
-    r"miil|so150m2|(medium|betwixt)_patch16_gap|dinov3$|giant_patch16_lingbot"
-)
 _BIT = re.compile(r"resnetv2_\d+x\d_bit")
-# Names that older versions of timm wrote.
-_RENAMED = (
-    (re.compile(r"^vit_deit_"), "deit_"),
-    (re.compile(r"_bitm$|_bit_(distilled|teacher)(_384)?$"), "_bit"),
-    (re.compile(r"^vit_base_resnet50(?=_(224|384)$)"), "vit_base_r50_s16"),
-)
-_OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
-# Arguments that change no logit, whose change the tensors show, or that are read below.
-_KNOWN = frozenset(
-    "num_heads global_pool act_layer img_size patch_size in_chans num_classes embed_dim depth "
-    "mlp_ratio qkv_bias qk_norm scale_attn_norm scale_mlp_norm proj_bias init_values class_token "
-    "pos_embed no_embed_class reg_tokens pre_norm final_norm fc_norm dynamic_img_size "
-    "strict_img_size weight_init fix_init drop_rate pos_drop_rate patch_drop_rate proj_drop_rate "
-    "attn_drop_rate drop_path_rate layers width_factor zero_init_last scriptable exportable "
-    "no_jit".split()
-)
-# Further ones of models with rotary positions, and the form of the positions, in timm's words.
-_KNOWN_OF_DINOV3 = frozenset(
-    "attn_type use_abs_pos_emb num_reg_tokens qkv_fused swiglu_mlp swiglu_align_to use_fc_norm "
-    "use_post_transformer_norm rope_temperature rope_shift_coords rope_jitter_coords "
-    "rope_rescale_coords".split()
-)
-ROTARY_FORM = {
-    "use_rot_pos_emb": True,
-    "rope_type": "dinov3",
-    "rope_rotate_half": True,
-    "rope_grid_indexing": "ij",
-    "rope_grid_offset": 0.0,
-}
 _GELU: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 _GATES = ("silu", "swish")
 
@@ -77,9 +45,9 @@ def architecture_of(file: WeightFile) -> str | None:
     name = file.config.get("architecture") or described(file).get("architecture")
     if name is None:
         return None
-    name = _OLD_TAGS.sub("", name.split(".")[0])
-    for pattern, new in _RENAMED:
-        name = pattern.sub(new, name)
+    name = name.split(".")[0]
+    for pattern, new in FAMILIES["renamed"].items():
+        name = re.sub(pattern, new, name)
     return name
 
 
@@ -162,10 +130,12 @@ def check_arguments(
         "dynamic_img_pad": not arguments.get("dynamic_img_pad") or _divides(file, patch_size),
     }
     if rotary is not None:
-        harmless |= dict.fromkeys(_KNOWN_OF_DINOV3, True)
-        harmless |= {name: arguments.get(name) == value for name, value in ROTARY_FORM.items()}
+        harmless |= dict.fromkeys(FAMILIES["known_of_dinov3"].split(), True)
+        form = FAMILIES["rotary_form"].items()
+        harmless |= {name: arguments.get(name) == value for name, value in form}
+    known = FAMILIES["known"].split()
     for name, value in arguments.items():
-        if name not in _KNOWN and value is not None and not harmless.get(name):
+        if name not in known and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
 
 
@@ -217,7 +187,7 @@ def has_qkv_biases(file: WeightFile, entry: Family | None, rotary: Rotary | None
     """True if the queries, keys and values have biases."""
     if entry is None and rotary is not None and not rotary.key_bias:
         return False
-    has_biases = entry is None or _WITHOUT_QKV_BIASES.search(entry.architecture) is None
+    has_biases = entry is None or not re.search(FAMILIES["without_qkv_biases"], entry.architecture)
     return arguments_of(file).get("qkv_bias", has_biases) is not False
 
 
