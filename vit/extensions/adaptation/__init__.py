@@ -1,1 +1,5 @@
-"""Low-rank updates (LoRA), and distillation. Page: docs/finetuning.md."""
+"""Low-rank updates of a pretrained model (LoRA), and distillation of a teacher.
+
+Adds --model.lora, or model.adaptation: vit.LoRA, and model.loss.teacher: vit.Distillation.
+Page: docs/finetuning.md.
+"""

@@ -1,3 +1,6 @@
-"""Published augmentations (RandAugment's three), optimizers (LAMB, SGDW) and EMA, and an
-augmentation of the user's. Page: docs/data.md.
+"""Parts of published recipes: three versions of RandAugment, LAMB and SGDW, an average of the
+weights, and a change of images of the user's own.
+
+Adds the class paths vit.RandAugment, vit.LAMB, vit.SGDW and vit.EMA, and data.augment.extra.
+Page: docs/data.md.
 """
