@@ -66,7 +66,7 @@ def bench(
     compile: str | None = None,
     rounds: int = 5,
 ) -> list[dict[str, Any]]:
-    """One report per model, of plain JSON types. The arguments are the options of `vit bench`.
+    """Reports, one per model, of plain JSON types. The arguments are the options of `vit bench`.
 
     UserError if there is no GPU or not enough memory.
     """

@@ -78,8 +78,8 @@ def run(args: list[str]) -> int:
     from vit.extensions.compute.tables import model_table, training_table
     from vit.extensions.compute.trainings import Comparison
 
-    given = {f.name: getattr(options, f.name) for f in fields(Comparison)}
-    comparison = Comparison(**{name: value for name, value in given.items() if value is not None})
+    values = {f.name: getattr(options, f.name) for f in fields(Comparison)}
+    comparison = Comparison(**{name: value for name, value in values.items() if value is not None})
     if options.recipe is None and not options.runs:
         rows, notes = model_rows(comparison)
         text = model_table(rows)

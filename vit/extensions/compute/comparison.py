@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row per model and image size; with several devices, per their number and strategy."""
+    """Rows, one per model and image size; with several devices, per their number and strategy."""
     device = None if options.device is None else DEVICES[options.device]
     memory = int(GIB * (options.memory or (device and device.memory) or 0))
     sizes = options.image_size or [None]
@@ -53,7 +53,7 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
 
 def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]:
     """Memory of a training step. `memory`: of a device, in bytes; 0 if unknown."""
-    kept = {
+    activations = {
         "": model.activations(options.precision),
         "_checkpointing": model.activations(options.precision, checkpointing=True),
     }
@@ -62,7 +62,7 @@ def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]
         sizes = held(model.empty(), options.precision, strategy, devices, ema=options.ema)
         row: Row = {"devices": devices, "strategy": strategy, "bytes": sizes} if strategy else {}
         rest = sum(sizes.values())
-        for suffix, each in kept.items():
+        for suffix, each in activations.items():
             row[f"activation_bytes{suffix}"] = each and each.per_image
             if memory:
                 row[f"largest_batch{suffix}"] = each and each.largest_batch(memory, rest)
@@ -70,7 +70,7 @@ def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]
 
 
 def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row per training of the recipe, then one per run."""
+    """Rows, one per training of the recipe, then one per run."""
     device = None if options.device is None else DEVICES[options.device]
     trainings: list[Training] = []
     notes: list[str] = []

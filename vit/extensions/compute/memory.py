@@ -90,7 +90,7 @@ class OfCuda(TorchFunctionMode):
 def counted_activations(
     model: nn.Module, image_size: tuple[int, int], precision: str, channels: int = 3
 ) -> Activations:
-    """What a training step of a model on the meta device keeps on a GPU, in fp32 or bf16 (mixed).
+    """Memory that a training step of a meta model keeps on a GPU, in fp32 or bf16 (mixed).
 
     `recomputed`: of the largest of RECOMPUTED, as if it were.
     """
@@ -106,11 +106,11 @@ def counted_activations(
                         lambda *_: units.append(_per_image(storages[starts[-1] :]))
                     )
             training_loss(model, images, precision)
-        kept = _per_image(storages)
-        once = sum(storage.nbytes() for storage in storages) - kept * BATCH
+        saved = _per_image(storages)
+        once = sum(storage.nbytes() for storage in storages) - saved * BATCH
         if precision == "bf16":  # autocast's copies
             once -= 2 * sum(p.numel() for p in model.parameters())
-    return Activations(kept=kept, recomputed=max(units), once=max(0, once))
+    return Activations(kept=saved, recomputed=max(units), once=max(0, once))
 
 
 def _per_image(storages: Sequence[torch.UntypedStorage]) -> int:

@@ -31,7 +31,7 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Point:
-    """One row: a model, its epochs, accuracies and compute."""
+    """Row of the table: a model, its epochs, accuracies and compute."""
 
     paper_name: str
     model: str

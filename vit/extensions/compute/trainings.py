@@ -1,4 +1,4 @@
-"""What is compared, and trainings with a known cost: Table 6, recipes, and finished runs."""
+"""Options of a comparison, and trainings with a known cost: Table 6, recipes, finished runs."""
 
 import json
 from collections.abc import Sequence

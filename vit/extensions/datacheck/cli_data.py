@@ -59,7 +59,7 @@ def _check(options: Namespace) -> int:
         why = f"{SEPARATOR} separates labels, and blanks around them are cut off"
         raise UserError(f"--fix {fix} cannot list the class {barred[0]!r}: {why}; rename it")
     findings = _findings(pictures, options)
-    kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
+    kinds = {kind: list(members) for kind, members in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
     write_findings(table, pictures, findings, spreadsheet=options.spreadsheet)
     write_text(page, _page(pictures, options.source, kinds))
@@ -154,7 +154,7 @@ def _parser() -> OneLineParser:
 
 
 def _findings(pictures: "Pictures", options: Namespace) -> list["Finding"]:
-    """All findings, the worst kinds first."""
+    """Findings, the worst kinds first."""
     import numpy as np
 
     from vit.extensions.datacheck.check import KINDS, file_findings
@@ -199,7 +199,9 @@ def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) 
 def _show(kinds: dict[str, list["Finding"]], lines: list[str], as_json: bool) -> None:
     from vit.extensions.datacheck.check import KINDS
 
-    rows = [(kind, *KINDS[kind], len(found), found[0].subject) for kind, found in kinds.items()]
+    rows = [
+        (kind, *KINDS[kind], len(findings), findings[0].subject) for kind, findings in kinds.items()
+    ]
     if as_json:
         names = ("kind", "finding", "advice", "count", "example")
         table = [dict(zip(names, row, strict=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""From any layout that is read to any that is written, and the difference between two files."""
+"""Conversion between all layouts that are read and written, and the difference of two files."""
 
 from dataclasses import dataclass
 from pathlib import Path

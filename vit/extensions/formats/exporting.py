@@ -69,7 +69,7 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
 
 
 def arithmetic_notes(project: str, config: ModelConfig, **fields: Any) -> list[str]:
-    """Where a project, whose models hold these values, computes something else than the model."""
+    """Notes on values of a project's models that differ from this model's."""
     has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
     notes = []
     for name, theirs in fields.items():

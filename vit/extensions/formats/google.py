@@ -67,7 +67,7 @@ class Google(Format):
 
     @override
     def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-        """One .npz file as Google's releases are. UserError where its code has no such model."""
+        """A .npz file as Google's releases are. UserError if its code has no such model."""
         if isinstance(config, ResNetConfig):
             rules = _bit_rules(config.depths)
             notes = arithmetic_notes("Google", config, ws_mode="google_bit")
@@ -210,7 +210,7 @@ def _recognise_bit(file: WeightFile) -> Recognised:
 def _vit_rules(
     config: ViTConfig, positions: Sequence[str], layer: str, names: tuple[str, str, str]
 ) -> list[Rule]:
-    """All rules of a ViT. `layer`: the beginning of a layer's keys, {} in place of its number."""
+    """Rules of a ViT. `layer`: the beginning of a layer's keys, {} in place of its number."""
     rules = [
         *_dense("patch_embed.proj", "embedding", HWIO),
         Rule("cls_token", ("cls",)),
@@ -244,7 +244,7 @@ def _out(num_heads: int) -> Op:
 
 
 def _projection(ours: str, base: str, names: Sequence[str], num_heads: int) -> list[Rule]:
-    """One of ours from the joined kernels, d h e -> (names h e) d, and biases, h e."""
+    """Rules for one of our layers from joined kernels, d h e -> (names h e) d, and biases, h e."""
     heads, parts = (num_heads, -1), len(names)
     kernels = Op(
         lambda *ts: torch.cat([t.flatten(1).mT for t in ts]),

@@ -59,7 +59,7 @@ class HuggingFace(Format):
 
     @override
     def refuse(self, file: WeightFile) -> UserError | None:
-        """For every family that config.json names, and for a tensor that none of ours has."""
+        """The error for a family that config.json names, or a tensor that no model of ours has."""
         return reading.refusal(file)
 
 

@@ -52,7 +52,7 @@ def vit_rules(
     dinov3: bool = False,
     keyless: bool = False,
 ) -> list[Rule]:
-    """All of a model but DeiT's two heads. `stem`: what the keys of the layers begin with.
+    """Rules of a model, but for DeiT's two heads. `stem`: what the keys of the layers begin with.
 
     `keyless`: queries and values have biases, and keys have none.
     """

@@ -39,7 +39,7 @@ def squashed(size: tuple[int, int]) -> dict[str, Any]:
 
 
 def of_imagenet(size: tuple[int, int], **fields: Any) -> dict[str, Any]:
-    """With ImageNet's mean and standard deviation; `fields`: of Preprocess."""
+    """Preparation with ImageNet's mean and standard deviation; `fields`: of Preprocess."""
     return Preprocess(image_size=size, mean=IMAGENET_MEAN, std=IMAGENET_STD, **fields).to_dict()
 
 

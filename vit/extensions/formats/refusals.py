@@ -24,7 +24,7 @@ def reason(name: str) -> str:
 
 
 def refused(owner: str, name: str) -> UserError:
-    """For a family that is on no list of equal ones."""
+    """The error for a family that is on no list of equal ones."""
     if why := reason(name):
         return UserError(f"{owner}'s {shorten(name)} has {why}, which is not supported here")
     return UserError(

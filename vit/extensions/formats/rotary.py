@@ -51,7 +51,7 @@ class RotaryEmbedding(nn.Module):
         self.rotary, self.head_size = rotary, head_size
 
     def forward(self, grid: tuple[int, int], like: Tensor) -> Rotation:
-        """For (rows, columns) of patches, on the device of `like`, in float32 at least."""
+        """Rotation for (rows, columns) of patches, on the device of `like`, in float32 at least."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         count = self.head_size // 4
         exponents = torch.arange(count, dtype=torch.float32, device=like.device) / count

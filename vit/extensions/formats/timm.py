@@ -46,7 +46,7 @@ class Timm(Format):
 
     @override
     def refuse(self, file: WeightFile) -> UserError | None:
-        """For every architecture that config.json names."""
+        """The error for any architecture that config.json names."""
         architecture = architecture_of(file)
         return None if architecture is None else refused("timm", architecture)
 
@@ -186,6 +186,6 @@ def _arguments_of_dinov3(config: ViTConfig, rotary: Rotary) -> dict[str, Any]:
 
 
 def _of_dinov3(ours: str, rotary: Rotary, split: bool) -> Rule:
-    """Where timm keeps one of our tensors in a model with rotary positions."""
+    """Rule for one of our tensors in a model with rotary positions."""
     theirs = re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", ours)
     return reading.joined(ours, keyless=not rotary.key_bias, split=split) or Rule(ours, (theirs,))

@@ -92,8 +92,8 @@ def is_bit(architecture: str) -> bool:
 def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
     """Rotary positions by the user's word or DINOv3's arguments; None without."""
     if "rotary" in file.hints:
-        given = file.hints["rotary"]
-        return None if given is None else Rotary.of(given)
+        hint = file.hints["rotary"]
+        return None if hint is None else Rotary.of(hint)
     if entry is None or not re.search("dinov3|lingbot", entry.architecture):
         return None
     values = arguments_of(file)
@@ -107,7 +107,7 @@ def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
 
 
 def epsilon(file: WeightFile, rotary: Rotary | None) -> float:
-    """Of the norms: timm's 1e-6, or DINOv3's 1e-5."""
+    """Epsilon of the norms: timm's 1e-6, or DINOv3's 1e-5."""
     return file.hints.get("layer_norm_eps", 1e-6 if rotary is None else 1e-5)
 
 

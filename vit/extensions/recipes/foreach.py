@@ -46,7 +46,7 @@ class ForeachOptimizer(Optimizer, ABC):
         """Takes the step of these parameters of a group; `grads` are the rows of this process."""
 
     def _state(self, params: list[Tensor], *names: str) -> list[list[Tensor]]:
-        """This process's rows of the states, name by name; zeros before the first step."""
+        """Rows of this process of the states, name by name; zeros before the first step."""
         for p in params:
             if not self.state[p]:
                 self.state[p] = {name: torch.zeros_like(p) for name in names}

@@ -36,8 +36,8 @@ def computes_on_cpu(accelerator: str) -> bool:
 def batch_by_trial(
     config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None
 ) -> list[Callback]:
-    """As vit.runs.batch.BatchByWord: the recipe's number for now, and its trial; a resumed run
-    keeps its batch. UserError on a CPU."""
+    """Row of the table `values`: the recipe's number for now, and its trial; a resumed run keeps
+    its batch. UserError on a CPU."""
     data, trainer = config.data, config.trainer
     if computes_on_cpu(trainer.accelerator or "auto"):
         raise UserError(

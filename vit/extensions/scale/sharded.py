@@ -114,7 +114,7 @@ class _Writer(dcp.HuggingFaceStorageWriter):
 
     @override
     def write_data(self, plan: Any, planner: Any) -> Future[Any]:
-        """Every process's part; the results are pairs of file name and SHA-256."""
+        """Writes a process's part; the results are pairs of file name and SHA-256."""
         written = super().write_data(plan, planner).wait()
         files = {result.storage_data.relative_path for result in written}
         digests: Future[Any] = Future()
@@ -123,7 +123,8 @@ class _Writer(dcp.HuggingFaceStorageWriter):
 
     @override
     def finish(self, metadata: Any, results: list[Any]) -> None:
-        """The first process's part, when all have written; an error is raised in all."""
+        """Completes the folder in the first process, when all have written; an error is raised in
+        all."""
         folder = Path(self.path)
         write_torch(folder / REST, self.rest)
         digests = dict(sorted(pair for pairs in results for pair in pairs))

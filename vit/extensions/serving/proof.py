@@ -53,7 +53,7 @@ class Proof:
         return self.difference <= allowed and self.agreeing == self.count
 
     def line(self) -> str:
-        """For people."""
+        """Sentence for people."""
         exact = f" from float64 (PyTorch in float32: {self.own:.1e})" if self.own else ""
         return (
             f"{self.origin}: largest difference{exact} {self.difference:.1e} of the largest "
@@ -79,21 +79,21 @@ def prove(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
     if all(difference <= TOLERANCE for difference in apart.values()):  # NaN is not
         return proof
     exact = partial(in_pytorch, copy.deepcopy(graph).double())
-    own, _ = _compared(exact, partial(in_pytorch, graph), pictures)
+    ours, _ = _compared(exact, partial(in_pytorch, graph), pictures)
     apart, _ = _compared(exact, run, pictures)
-    shares = [apart[name] / max(own[name], TOLERANCE / FACTOR) for name in apart]
+    shares = [apart[name] / max(ours[name], TOLERANCE / FACTOR) for name in apart]
     worst = list(apart)[int(np.argmax(shares))]  # NaN counts as the largest
-    return replace(proof, difference=apart[worst], own=own[worst])
+    return replace(proof, difference=apart[worst], own=ours[worst])
 
 
 def compare(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
-    """How far `run` is from the graph in PyTorch in float32 on pictures `n h w c`."""
+    """Distance of `run` from the graph in PyTorch in float32 on pictures `n h w c`."""
     apart, agreeing = _compared(partial(in_pytorch, graph), run, pictures)
     return Proof(max(apart.values()), agreeing, len(pictures), origin)
 
 
 def in_pytorch(graph: Graph, pixels: np.ndarray) -> Arrays:
-    """What the graph answers."""
+    """Answers of the graph."""
     with torch.inference_mode():
         outputs = graph(torch.from_numpy(pixels))
     return {name: t.numpy() for name, t in zip(graph.names, outputs, strict=True)}

@@ -35,8 +35,8 @@ def listing_of(path: str, reading: Reading) -> Listing:
 
 
 def is_wide(path: str) -> bool:
-    """Whether a CSV file has a column `parent`, or its first row zeros and ones. UserError if it
-    cannot be read."""
+    """True if a CSV file has a column `parent`, or zeros and ones in its first row. UserError if
+    it cannot be read."""
     table = Table(path)
     if "parent" in map(str.lower, table.header):
         return True
@@ -165,6 +165,6 @@ class ParentListing(Listing):
         before = self._parents.setdefault(label, self._parent)
         if before != self._parent:
             parents = f"{shorten(before)!r} and {shorten(self._parent)!r}"
-            found = f"{self.path} has the label {shorten(label)!r} with parents {parents}"
-            raise UserError(f"{found}; give one, or paths as labels")
+            problem = f"{self.path} has the label {shorten(label)!r} with parents {parents}"
+            raise UserError(f"{problem}; give one, or paths as labels")
         return node_path(f"{self._parent}/{label}")

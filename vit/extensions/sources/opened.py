@@ -56,8 +56,8 @@ class OpenedImages(Opened):
         image = self._image(first)
         kind = str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
         if not isinstance(image, Image.Image | bytes) and kind != "uint8" and not arrays:
-            found = f"the image of {split}[0] is {kind}; give PIL images or uint8"
-            raise UserError(f"{found}, and leave ToTensor and Normalize out of the Dataset")
+            problem = f"the image of {split}[0] is {kind}; give PIL images or uint8"
+            raise UserError(f"{problem}, and leave ToTensor and Normalize out of the Dataset")
 
     def __getitem__(self, index: int) -> Any:
         """The image. Raises ImageError if the Dataset cannot read it, or gives it another label
@@ -88,7 +88,7 @@ class OpenedImages(Opened):
         return ["content", "path"] if is_file else []
 
     def in_blocks(self) -> tuple[np.ndarray, int] | None:
-        """What the Dataset says, if it does."""
+        """Blocks that the Dataset names, if it does."""
         if not hasattr(self.dataset, "in_blocks"):
             return None
         blocks, most = self.dataset.in_blocks()
@@ -111,7 +111,7 @@ class OpenedImages(Opened):
         return getattr(feature, "names", None) or getattr(dataset, "classes", None)
 
     def labels(self) -> tuple[Sequence[Any], bool]:
-        """Those that the Dataset lists, if DRAWN items have them, or else those of a pass over all
+        """Labels that the Dataset lists, if DRAWN items have them, or else those of a pass over all
         items; and whether a transform has changed them, so that they are no numbers of classes."""
         column, total = self._columns[1], len(self.dataset)
         raw, labels = (_listed(self.dataset, column, changed) for changed in (False, True))
@@ -156,13 +156,13 @@ class OpenedImages(Opened):
 
     def _column(self, kind: str, *usual: str) -> str:
         """The column that has the type, or else a usual name. UserError if there is none."""
-        found = [n for n in self._first if type(self._features.get(n)).__name__ == kind]
-        if len(found) != 1:
-            found = [name for name in usual if name in self._first]
-        if not found:
+        names = [n for n in self._first if type(self._features.get(n)).__name__ == kind]
+        if len(names) != 1:
+            names = [name for name in usual if name in self._first]
+        if not names:
             columns = some_of(map(repr, self._first), 20)
             raise UserError(f"{self.split} has the columns {columns}; name one {usual[0]!r}")
-        return found[0]
+        return names[0]
 
 
 def distinct(names: list[str]) -> list[str]:

@@ -162,8 +162,8 @@ def packed(images: ImageSet, index: int, resize: int | None) -> tuple[str, bytes
     if resize is not None and min(photo.height, photo.width) > resize:
         small, lossless = photo.cover((resize, resize), "bicubic"), suffix.lower() in _LOSSLESS
         content = _encoded(small, "PNG" if lossless else "JPEG")
-        kept = (".png",) if lossless else (".jpg", ".jpeg", ".jpe", ".jfif")
-        suffix = suffix if suffix.lower() in kept else kept[0]
+        suffixes = (".png",) if lossless else (".jpg", ".jpeg", ".jpe", ".jfif")
+        suffix = suffix if suffix.lower() in suffixes else suffixes[0]
     folder, last = os.path.split(stem)
     # WebDataset takes a name up to its first dot.
     return os.path.join(folder, last.replace(".", "_")) + suffix, content

@@ -145,20 +145,20 @@ def _class_names(schema: Any, column: str, file: str) -> list[str]:
 
 
 def has_pictures(file: str) -> bool:
-    """Whether a file holds pictures, and not paths. UserError if it cannot be read."""
+    """True if a file holds pictures, and not paths. UserError if it cannot be read."""
     with open_parquet(file) as opened:
         return picture_leaf(opened.schema_arrow) is not None
 
 
 def parquet_splits(
-    root: str, found: dict[str, list[str]], reading: Reading
+    root: str, shards: dict[str, list[str]], reading: Reading
 ) -> dict[SplitName, ParquetImages]:
     """The pictures in files of Parquet that have been found, by their split; none of a split
     without labels (-1)."""
     splits: dict[SplitName, ParquetImages] = {}
-    for name, word in words_by_split(root, found).items():
+    for name, word in words_by_split(root, shards).items():
         column = reading.columns.label if reading.has_classes else None
-        images = ParquetImages(found[word], column)
+        images = ParquetImages(shards[word], column)
         if set(map(str, images.targets)) == {"-1"}:
             note(f"{root}: {name} left out: its labels are hidden (-1)")
         else:

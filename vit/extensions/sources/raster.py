@@ -49,7 +49,7 @@ _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 
 
 class Raster(Opener):
-    """All images with `channels`."""
+    """Opener of all images with `channels`."""
 
     def takes(self, channels: int) -> bool:
         return True
@@ -169,7 +169,7 @@ def _deep_png(image: Image.Image, stream: Stream, name: str) -> np.ndarray:
 
 
 def _tiff(stream: Stream, name: str) -> np.ndarray:
-    """By Pillow if it keeps all values, else by tifffile."""
+    """Reads by Pillow if it keeps all values, else by tifffile."""
     with suppress(Image.UnidentifiedImageError):
         image = Image.open(stream)
         bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore

@@ -151,7 +151,7 @@ def _opened(shard: str, process: int) -> FileIO:
 
 
 def _part(where: str, shards: list[str], names: list[str], above: str, reading: Reading) -> Part:
-    """One split; UserError for a shard that cannot be read, or a label that is not in `names`."""
+    """Images of one split. UserError for an unreadable shard, or a label that `names` lacks."""
     indices = load_indices(shards)
     images = ShardImages(shards, indices)
     labels = [label for index in indices for label in index["label"].tolist()]
@@ -188,14 +188,14 @@ def _named(label: str, names: list[str], where: str) -> str:
 
 
 def shard_parts(
-    root: str, reading: Reading, found: dict[str, list[str]]
+    root: str, reading: Reading, shards: dict[str, list[str]]
 ) -> dict[SplitName, Callable[[], Part]]:
-    """What reads each split in shards of `find_shards`."""
-    names = _class_names(next(iter(found.values()))[0])
+    """Reader of each split in shards of `find_shards`."""
+    names = _class_names(next(iter(shards.values()))[0])
     parts: dict[SplitName, Callable[[], Part]] = {}
-    for split, word in words_by_split(root, found).items():
+    for split, word in words_by_split(root, shards).items():
         above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
-        parts[split] = partial(_part, where, found[word], names, above, reading)
+        parts[split] = partial(_part, where, shards[word], names, above, reading)
     return parts
 
 
@@ -229,15 +229,15 @@ def load_indices(shards: list[str]) -> list[Index]:
 
     UserError for a shard that cannot be read.
     """
-    found = dict(zip(shards, read_indices(shards), strict=True))
-    if lacking := [shard for shard in shards if found[shard] is None]:
+    indices = dict(zip(shards, read_indices(shards), strict=True))
+    if lacking := [shard for shard in shards if indices[shard] is None]:
         say(f"shards without an index here: {len(lacking):,}; each is copied, or made by one read")
         make_indices(lacking)
-    return [found[shard] or read_index(shard) or index_of(shard) for shard in shards]
+    return [indices[shard] or read_index(shard) or index_of(shard) for shard in shards]
 
 
 def read_indices(shards: list[str]) -> list[Index | None]:
-    """What `read_index` finds for each; a server is asked for several at a time."""
+    """Results of `read_index` for each; a server is asked for several at a time."""
     with ThreadPoolExecutor(16) as pool:
         return list(pool.map(read_index, shards))
 
@@ -358,8 +358,8 @@ def _check_samples(shard: str, keys: list[str], names: list[str], labels: dict[s
     counts = Counter(keys)
     for key in [*labels, *keys] if labels else []:
         if (count := counts[key]) != 1 or key not in labels:
-            found = f"{'a' if key in labels else 'no'} label and {count} images"
-            raise UserError(f"{shard}: sample {key} has {found}; it must have one of each")
+            problem = f"{'a' if key in labels else 'no'} label and {count} images"
+            raise UserError(f"{shard}: sample {key} has {problem}; it must have one of each")
     if again := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{shard}: {again[0]} is in it twice; pack it again")
 
