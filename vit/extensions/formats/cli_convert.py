@@ -65,7 +65,7 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
     from vit.models.config import ResNetConfig, ViTConfig
 
     known = {field.name for kind in (ViTConfig, ResNetConfig) for field in fields(kind)}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not text:

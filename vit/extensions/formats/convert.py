@@ -86,7 +86,7 @@ _IN_MODEL_DIRECTORY = (
 )
 
 
-def _unsaid(to: str, extra: dict[str, Any], export: Export) -> list[str]:
+def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     """Notes on what the other format does not say of the outputs."""
     notes = []
     if extra.get("multilabel") and not export.multilabel:

@@ -81,7 +81,7 @@ def write(
     """Tensors under the hub's names, config.json, and what the library computes differently."""
     prefix = "bit." if config.num_classes else ""
     tensors = exported(state, [_rule(name, prefix) for name in state])
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "architectures": ["BitForImageClassification" if config.num_classes else "BitModel"],
         "model_type": "bit",
         "num_channels": config.in_channels,

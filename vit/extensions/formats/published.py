@@ -264,7 +264,7 @@ def _objects(rows: list[Published]) -> str:
     """JSON, with addresses of pages for their keys."""
     links = listing()["pages"]
 
-    def linked(value: Any) -> Any:
+    def linked(value: object) -> Any:
         return links.get(value, value) if isinstance(value, str) else value
 
     texts = [{key: linked(value) for key, value in asdict(row).items()} for row in rows]

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ generator of its own passes as many by chance once in a thousand times."""
 class OwnChange:
     """The row of the table of changes for data.augment.extra."""
 
-    extra: Callable[[Image.Image], Any]
+    extra: Callable[[Image.Image], object]
     """RGB image -> PIL image, or uint8 `c h w`, of the same size."""
 
     def check(self, image_size: Size) -> None:
@@ -50,7 +49,7 @@ class OwnChange:
         return _pixels(result, image)
 
 
-def _pixels(result: Any, image: Image.Image) -> Tensor:
+def _pixels(result: object, image: Image.Image) -> Tensor:
     if isinstance(result, Image.Image) and result.mode in ("RGB", "L"):
         result = to_tensor(result.convert("RGB"))
     kind = str(getattr(result, "dtype", type(result).__name__)).removeprefix("torch.")

@@ -32,7 +32,7 @@ TRAINING_ONLY = ("optimizer_states", "current_model_state")
 """Entries of a checkpoint that scoring does not need."""
 
 
-def save_sharded(checkpoint: dict[str, Any], path: Path) -> None:
+def save_sharded(checkpoint: dict[str, object], path: Path) -> None:
     """Writes a checkpoint with DTensors as a folder; every process calls it.
 
     The first process gives the folder its name when all have written, so that it is there whole
@@ -110,7 +110,7 @@ class _Writer(dcp.HuggingFaceStorageWriter):
     """Writes to a temporary folder; the first process completes it and gives it its name."""
 
     target: Path
-    rest: dict[str, Any]
+    rest: dict[str, object]
 
     @override
     def write_data(self, plan: Any, planner: Any) -> Future[Any]:
@@ -140,7 +140,7 @@ def _files(shards: dict[str, DTensor]) -> dict[str, int]:
     return {name: 1 + end // FILE_BYTES for name, end in zip(shards, ends, strict=True)}
 
 
-def _mapped(tree: Any, change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
+def _mapped(tree: object, change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
     """Dicts, lists and tuples in each other with changed tensors, named as paths are."""
     if isinstance(tree, Tensor):
         return change(name, tree)

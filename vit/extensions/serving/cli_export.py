@@ -136,7 +136,7 @@ def _int8(options: Namespace, target: dict[str, Any]) -> None:
     _show(result, options.json, about, result.detail, *lines)
 
 
-def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str) -> None:
+def _show(result: "Exported", as_json: bool, about: dict[str, object], *lines: str) -> None:
     """Prints what was written, for people or for programs."""
     files = [str(file) for file in result.files]
     if as_json:

@@ -62,7 +62,7 @@ def export(
     dst: str | Path,
     *,
     format: Format | None = None,
-    check: Sequence[Any] | None = None,
+    check: Sequence[object] | None = None,
     origin: str = "given pictures",
     opset: int | None = None,
     overwrite: bool = False,

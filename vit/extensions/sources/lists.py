@@ -86,7 +86,7 @@ def open_parquet(path: str) -> Iterator[Any]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: object) -> Cell:
     if isinstance(value, list):
         return tuple(map(str, map(_cell, value)))
     return "" if value is None or value != value else str(value).strip()

@@ -105,7 +105,7 @@ class OpenedImages(Opened):
         # ImageNet's are tuples of synonyms, and two of its classes are cranes.
         return distinct([", ".join(n) if isinstance(n, tuple) else str(n).strip() for n in names])
 
-    def _names_in(self, dataset: Any) -> Any:
+    def _names_in(self, dataset: object) -> Any:
         feature = getattr(dataset, "features", {}).get(self._columns[1]) if self._features else None
         feature = getattr(feature, "feature", feature)  # a list of them
         return getattr(feature, "names", None) or getattr(dataset, "classes", None)
@@ -171,7 +171,7 @@ def distinct(names: list[str]) -> list[str]:
     return [name if counts[name] == 1 else f"{name} ({at})" for at, name in enumerate(names)]
 
 
-def _wholes(dataset: Any) -> list[Any]:
+def _wholes(dataset: object) -> list[Any]:
     """The Datasets of which a Subset or a ConcatDataset, in any nesting, is made."""
     if type(dataset) is Subset:
         return _wholes(dataset.dataset)

@@ -154,7 +154,7 @@ class _Rows(Table):
             raise UserError(f"{problem}; give numbers or names, not a row of zeros and ones")
         return texts
 
-    def _text(self, label: Any, number: int) -> str:
+    def _text(self, label: object, number: int) -> str:
         value, known = plain(label), len(self.names)
         if isinstance(value, str) and value.strip():
             return value
@@ -179,5 +179,5 @@ class _Rows(Table):
         return ImageSet(self._opened, labels, self._listing.names)
 
 
-def _parts(item: Any) -> Sequence[Any]:
+def _parts(item: object) -> Sequence[Any]:
     return item if isinstance(item, tuple | list) and len(item) else (item,)

@@ -54,7 +54,7 @@ class Raster(Opener):
     def takes(self, channels: int) -> bool:
         return True
 
-    def open(self, source: Any, channels: int) -> Tensor:
+    def open(self, source: object, channels: int) -> Tensor:
         return open_raster(source, channels)
 
     def complete(
@@ -63,7 +63,7 @@ class Raster(Opener):
         return with_statistics(inputs, images, channels, remedy)
 
 
-def open_raster(source: Any, channels: int) -> Tensor:
+def open_raster(source: object, channels: int) -> Tensor:
     """float32 `c h w` from a path, a file's bytes, a PIL image or an array; such a tensor itself.
 
     Raises ImageError if it cannot be read, has another number of channels, or NaN or infinity.
