@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from tests.data.conftest import MakeTree
-from tests.extensions.sources.test_parquet import epoch, stored
+from tests.extensions.sources.test_parquet import epoch, folder, stored
 from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.extensions.serving.reading import range_loader
@@ -22,11 +22,7 @@ from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.sources import pack
 from vit.extensions.sources.shards import SUFFIX, listed_names, names_list
 
-
-@pytest.fixture
-def folder(tmp_path: Path, make_tree: MakeTree) -> Path:
-    counts = {"train/cat": 9, "train/dog": 8, "train/emu": 7, "validation/cat": 2}
-    return make_tree(tmp_path / "folder", {**counts, "validation/emu": 2})
+__all__ = ["folder"]
 
 
 @pytest.fixture(autouse=True)

@@ -60,11 +60,6 @@ def check_address(root: str) -> None:
         raise UserError(f"data.root={root} cannot be read: {error}") from error
 
 
-def names_shards(root: str) -> bool:
-    """True for an address, and for a name of shards that exist."""
-    return is_address(root) or bool(find_shards(root))
-
-
 def listed_shards(root: str) -> list[str]:
     """The tar shards of all splits; UserError if there are none."""
     check_root(root)
