@@ -24,12 +24,12 @@ from PIL import Image
 from vit.extensions.compute.candidate import from_config
 from vit.extensions.compute.comparison import model_rows
 from vit.extensions.compute.devices import held
-from vit.extensions.compute.trainings import Comparison
+from vit.extensions.compute.trainings import CostOptions
 from vit.hardware import memory_field
 from vit.models.zoo import config_from_dict
 from vit.weights.building import build_empty
 
-COUNTED = Comparison(
+COUNTED = CostOptions(
     models=("vit_h14", "vit_giant14", "vit_gigantic14"), devices=(8, 64), device="h100"
 )
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576"}  # freed tensors leave the process at once

@@ -12,7 +12,7 @@ from vit.extensions.compute.devices import held
 from vit.extensions.compute.memory import GIB
 from vit.extensions.compute.table6 import ACCURACIES
 from vit.extensions.compute.trainings import (
-    Comparison,
+    CostOptions,
     Training,
     jft_trainings,
     read_run,
@@ -22,7 +22,7 @@ from vit.extensions.compute.trainings import (
 Row = dict[str, Any]
 
 
-def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
+def model_rows(options: CostOptions) -> tuple[list[Row], list[str]]:
     """Rows, one per model and image size; with several devices, per their number and strategy."""
     device = None if options.device is None else DEVICES[options.device]
     memory = int(GIB * (options.memory or (device and device.memory) or 0))
@@ -51,7 +51,7 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     return rows, notes
 
 
-def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]:
+def _memory(options: CostOptions, model: Candidate, memory: int) -> Iterator[Row]:
     """Memory of a training step. `memory`: of a device, in bytes; 0 if unknown."""
     activations = {
         "": model.activations(options.precision),
@@ -69,7 +69,7 @@ def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]
         yield row
 
 
-def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
+def training_rows(options: CostOptions) -> tuple[list[Row], list[str]]:
     """Rows, one per training of the recipe, then one per run."""
     device = None if options.device is None else DEVICES[options.device]
     trainings: list[Training] = []
@@ -127,7 +127,7 @@ def _training(training: Training) -> Row:
     return row
 
 
-def _bill(options: Comparison, training: Training, device: Device | None) -> Row:
+def _bill(options: CostOptions, training: Training, device: Device | None) -> Row:
     """Days on one device, and the cost if a price is given."""
     if device is None:
         return {}
