@@ -16,7 +16,6 @@ import torch
 
 from vit.errors import UserError
 from vit.extensions.formats import timm_families
-from vit.extensions.formats.refusals import FAMILIES
 from vit.models.config import ViTConfig
 from vit.weights.pretrained import create_model, inspect_pretrained
 
@@ -96,16 +95,6 @@ def test_the_committed_table_has_no_model_that_loads_and_differs(families: Modul
 
 def one_case(families: ModuleType, model: str) -> Any:
     return next(case for case in families.timm_cases() if case.model == model)
-
-
-def test_another_number_of_heads_would_be_found(
-    families: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(FAMILIES["sizes"], "so400m", (1152, 18))
-    case = one_case(families, "vit_base_patch16_siglip_gap_224")
-    monkeypatch.setitem(FAMILIES["sizes"], "base", (768, 6))
-    [row] = families.measure(case, layouts=LAYOUTS[:1], moving=False)
-    assert row.answer == "different"
 
 
 def test_the_list_has_the_arguments_that_timm_builds_with(families: ModuleType) -> None:

@@ -60,11 +60,11 @@ class ParquetImages:
             if column is not None:
                 self.targets = data.to_table(columns=[column])[column].to_pylist()
             fragments = list(data.get_fragments())
-        self.classes = [] if column is None else _class_names(data.schema, column, files[0])
+        self.classes = [] if column is None else _class_names(data.schema, column)
         for file, each in zip(files, fragments, strict=True):
             if picture_leaf(each.physical_schema) != self._leaf:
                 raise UserError(f"{file} has no pictures in {self._leaf}, which {files[0]} has")
-            of_file = column and _class_names(each.physical_schema, column, file)
+            of_file = column and _class_names(each.physical_schema, column)
             if column is not None and of_file != self.classes:
                 raise UserError(f"{file} has other classes than {files[0]}, or in another order")
         self._files, counts = files, [each.count_rows() for each in fragments]
@@ -124,24 +124,17 @@ def picture_leaf(schema: Any) -> str | None:
     return None
 
 
-def _class_names(schema: Any, column: str, file: str) -> list[str]:
-    """The classes of a column by number, as Hugging Face's library writes them down; or [].
-
-    UserError for a description of another form.
-    """
+def _class_names(schema: Any, column: str) -> list[str]:
+    """The classes of a column by number, as Hugging Face's library writes them down; else []."""
     try:
         described = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
         feature = described.get("info", {}).get("features", {}).get(column, {})
         feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
         names = feature.get("names", [])
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            return names
-    except (ValueError, AttributeError, LookupError, RecursionError):
-        pass
-    raise UserError(
-        f"{file}: its metadata `huggingface` does not name classes as the library datasets writes "
-        "them; write the file again, without that metadata"
-    )
+    except (ValueError, AttributeError, LookupError):  # written by something else
+        return []
+    of_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if of_text else []
 
 
 def has_pictures(file: str) -> bool:
