@@ -48,10 +48,10 @@ models() {
     shift
     local size=()
     [ -n "$toy" ] && size=(--quick)
-    step "models_$name" "$python" benchmarks/models.py --models "$name" --device "$device" \
+    step "models_$name" "$python" -m benchmarks.speed.models --models "$name" --device "$device" \
         "${size[@]}" "$@"
 }
-part() { step "$1" "$python" benchmarks/gpu.py "$1" --device "$device" ${toy:+--quick}; }
+part() { step "$1" "$python" -m benchmarks.speed.gpu "$1" --device "$device" ${toy:+--quick}; }
 
 models vit_b16
 models vit_s16
@@ -64,7 +64,7 @@ part optimizers
 if [ -n "${DATA:-}" ]; then
     budget=(--seconds 150 --seeds 1 --arms vit timm_best)
     [ -n "$toy" ] && budget=(--seconds 3 --seeds 1 --arms vit)
-    step accuracy "$python" benchmarks/time_to_accuracy.py --data.root "$DATA" \
+    step accuracy "$python" -m benchmarks.speed.time_to_accuracy --data.root "$DATA" \
         --device "$device" "${budget[@]}"
 fi
 part processes

@@ -1,16 +1,11 @@
-"""Writes docs/notebooks/NAME.ipynb from the text and the Python of each page that tests run.
-
-    python benchmarks/notebooks.py
-
-With --check: exit status 1 if a notebook is not that of its page.
-"""
+"""docs/notebooks/NAME.ipynb, from the text and the Python of each page that tests run."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, generate
+from benchmarks.lib.pages import ROOT, generate
 
 DOCS = ROOT / "docs"
 PAGES = ("backbone", "evaluation", "inspection", "weights", "your_own_loop")

@@ -1,18 +1,13 @@
-"""Writes the results tables of README from the files in benchmarks/results.
+"""The results tables of README.md."""
 
-python benchmarks/readme.py          rewrites the text between the markers
-python benchmarks/readme.py --check  exit status 1 if README is not up to date
-"""
-
-import statistics
 from typing import Any, NamedTuple
 
-from pages import ROOT, filled, generate, load, plus_minus, table
-from self_training_page import STUDENT, TEACHER, values
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, plus_minus, table
+from benchmarks.papers.self_training.page import STUDENT, TEACHER, values
 
-TIMED = "python benchmarks/time_to_accuracy.py --data.root cifar10/ --arms "
+TIMED = "python -m benchmarks.speed.time_to_accuracy --data.root cifar10/ --arms "
 MASKED = (
-    "python benchmarks/masked_patches.py --data cifar10/ --percent 10 "
+    "python -m benchmarks.papers.masked_patches.run --data cifar10/ --percent 10 "
     "--pretrain-steps 2000 --finetune-steps 150"
 )
 TENTH = "CIFAR-10 (JPEG), 10 % of the labels"
@@ -39,21 +34,21 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("time_to_accuracy_cpu", "vit", "`cifar10`, 600 s, 1 thread", TIMED + "vit"),
+    Row("results/time_to_accuracy_cpu", "vit", "`cifar10`, 600 s, 1 thread", TIMED + "vit"),
     Row(
-        "time_to_accuracy_cpu",
+        "results/time_to_accuracy_cpu",
         "timm, our sizes and recipe",
         "timm with the sizes and recipe of `cifar10`, 600 s, 1 thread",
         TIMED + "timm_recipe",
     ),
     Row(
-        "time_to_accuracy_cpu",
+        "results/time_to_accuracy_cpu",
         "timm, best settings",
         "timm, width 192, depth 6, AdamW, bfloat16, 600 s, 1 thread",
         TIMED + "timm_best",
     ),
     Row(
-        "accuracy_finetune",
+        "papers/few_images/accuracy_finetune",
         "100 images per class: the recipe finetune, ViT-S/14 at 112 px, 300 steps",
         "an earlier `finetune`, ViT-S/14 at 112 pixels, 300 steps",
         "vit fit -c finetune --data.root cifar10_100/ --model.pretrained WEIGHTS "
@@ -61,14 +56,14 @@ ROWS = (
         "CIFAR-10 (JPEG), 100 images per class",
     ),
     Row(
-        "masked_patches_cifar10",
+        "papers/masked_patches/results",
         "10 % of the labels (5,000), random weights",
         "random weights, 150 steps",
         MASKED,
         TENTH,
     ),
     Row(
-        "masked_patches_cifar10",
+        "papers/masked_patches/results",
         "10 % of the labels (5,000), pre-trained",
         "150 steps after 2,000 steps of masked-patch pre-training",
         MASKED,
@@ -79,29 +74,31 @@ ROWS = (
 
 def experiments() -> str:
     """A row for each command that is an experiment of its own, and one figure of it."""
-    vtab, students, errors = load("vtab_machinery"), load("self_training"), load("robustness")
+    vtab, students, errors = (
+        load(f"papers/{name}/results") for name in ("vtab", "self_training", "robustness")
+    )
     mean = vtab["vtab"]["all"]
     accuracies = [[*values(students, key).values()] for key in (TEACHER, (STUDENT, 1))]
-    teacher, student = (plus_minus(statistics.mean(a), statistics.stdev(a)) for a in accuracies)
+    teacher, student = map(over, accuracies)
     clean, corrupted = (f"{100 * errors[name]:.1f}" for name in ("clean_error", "mean_error"))
     rows = (
         (
             "`vit transfer MODEL --data vtab=ROOT`",
             "19 miniatures in the layout of VTAB-1k, which are no scores of VTAB",
             f"mean accuracy {plus_minus(100 * mean['mean'], 100 * mean['std'])}",
-            "`python benchmarks/vtab.py --out DIR`",
+            "`python -m benchmarks.papers.vtab.run --out DIR`",
         ),
         (
             "`vit selftrain -c cifar10/noisy_student --data CSV --unlabelled DIR`",
             "CIFAR-10 (JPEG) at 16 pixels, 10 % of the labels",
             f"accuracy of the teacher {teacher}, of its first student {student}",
-            "`python benchmarks/self_training.py --data cifar10/ --runs DIR`",
+            "`python -m benchmarks.papers.self_training.run --data cifar10/ --runs DIR`",
         ),
         (
             "`vit robustness RUN --data cifar10/`",
             f"generated pictures of {errors['images']} test images of {errors['data']}",
             f"error {clean}, with corruption {corrupted}",
-            "`python benchmarks/robustness.py --data cifar10/ --out DIR`",
+            "`python -m benchmarks.papers.robustness.run --data cifar10/ --out DIR`",
         ),
     )
     return table(("command", "measured on", "result, %", "reproduced by"), rows)

@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import importlib.util
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 # Before torch is imported: small tensors are slower on many threads, and CI machines are shared.
@@ -27,8 +25,6 @@ SPEED_TRIAL = "sum(i * i % 7 for i in range(5_000_000))"
 TEST_SECONDS = 300
 FACTOR = pytest.StashKey[float]()
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def pytest_runtest_setup() -> None:
@@ -74,22 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def deadline(pytestconfig: pytest.Config) -> Callable[[float], float]:
     """Timeout on this machine for what takes at most `seconds` on a quiet one."""
     return lambda seconds: seconds * pytestconfig.stash[FACTOR]
-
-
-@pytest.fixture
-def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a script of benchmarks/ by its name; it can import its neighbours."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)  # dataclasses look themselves up there
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 @pytest.fixture(autouse=True)

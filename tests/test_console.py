@@ -31,17 +31,20 @@ def test_short_work_passes_without_a_word(
     assert captured.err == captured.out == ""
 
 
+@pytest.mark.parametrize(("total", "shown"), [(1234, "100%"), (0, "1,234 img")])
 def test_a_terminal_gets_a_bar_with_rate_and_time_left(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    total: int, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
-    with Meter("features of test", 8, "img") as meter:
-        meter.advance(8)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "features of test" in captured.err
-    assert "100%" in captured.err and "img/s" in captured.err and "0:00:00" in captured.err
+    for terminal in (False, True):
+        if terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+            monkeypatch.setenv("COLUMNS", "100")
+        with Meter("features of test", total, "img") as meter:
+            meter.advance(1234)
+        out, err = capsys.readouterr()
+        assert out == "" and bool(err) == (terminal or total > 0)  # of unknown length: a bar alone
+    assert "features of test" in err and shown in err and "img/s" in err
+    assert "0:00:00" in err or not total
 
 
 def test_work_that_changes_its_name_keeps_its_count(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,19 +65,6 @@ def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
         meter.begin(60, 100)
         meter.advance(20)
     assert capsys.readouterr().err == "w.bin   80%  10 MB/s  ETA 0:02\n"
-
-
-def test_work_of_unknown_length_is_counted_on_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Meter("w.bin", 0, "MB") as meter:
-        meter.advance(1234)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
-    with Meter("w.bin", 0, "MB") as meter:
-        meter.advance(1234)
-    assert "1,234 MB" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK"])

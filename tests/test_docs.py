@@ -153,7 +153,7 @@ def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
 
 def test_rotary_positions_are_an_option() -> None:
     names = run(blocks(PAGES["backbone.md"])[6])
-    assert names["dinov3"].config.rotary.rescale == names["own"].config.rotary.rescale == 2
+    assert names["dinov3"].config.rotary["rescale"] == names["own"].config.rotary["rescale"] == 2
     assert names["own"].pos_embed is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.errors import columns, shorten, some_of
+from vit.errors import shorten, some_of
 from vit.weights.building import listed
 
 NAMES = [f"n{i:04}" for i in range(1200)]
@@ -33,8 +33,3 @@ def test_long_names_lose_their_middle() -> None:
     assert len(shorten(long, 12)) == 12
     assert shorten(long, 13).endswith("017") and shorten(long, 13) != shorten(long[:-1] + "8", 13)
     assert len(shorten("9" * 10**6)) == 60
-
-
-def test_wide_characters_take_two_columns() -> None:
-    assert columns("猫cat") == 5
-    assert shorten("猫猫猫猫猫猫", 7) == "猫…猫"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.command import Vit, photos, vit
-from tests.weights.mirror import BACKBONE, CLASSIFIER, mirrored
+from tests.extensions.formats.mirror import BACKBONE, CLASSIFIER, mirrored
 
 __all__ = ["photos", "vit"]
 

@@ -1,4 +1,4 @@
-"""Lines and progress on stderr. Of several processes that train together, the first one speaks."""
+"""Lines and progress on stderr; of several processes that train together, the first one prints."""
 
 import os
 import sys
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 1.0
-"""Seconds before progress is shown, so that short work writes nothing."""
+"""Seconds before progress is shown, so that short work prints nothing."""
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK")
-"""Environment variables by which launchers number processes."""
+"""Environment variables in which launchers number processes."""
 
 
 def is_first_process() -> bool:
-    """This process prints and writes files."""
+    """True for the process that prints and writes files."""
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
 def say(text: str, *, everywhere: bool = False) -> None:
-    """Prints to stderr; `everywhere`: other processes than the first print, too."""
+    """Prints to stderr, from the first process; with `everywhere` from every process."""
     if everywhere or is_first_process():
         print(_lines(text), file=sys.stderr, flush=True)
 
@@ -33,7 +33,7 @@ def show(text: str) -> None:
 
 
 def _lines(text: str) -> str:
-    """The text; in names of classes and files, control characters are escaped."""
+    """The text with its control characters, such as those in names of files, escaped."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -50,10 +50,10 @@ def clock(seconds: float) -> str:
 
 
 class Meter:
-    """Progress of `total` things (0: unknown) in units such as "img", with rate and time left.
+    """Progress towards `total` (0: unknown) in units such as "img", with rate and time left.
 
-    After a second a terminal gets a bar; a file or a pipe at most ten lines. `everywhere`: other
-    processes than the first show theirs, too. `shown`: false for none.
+    After a second, a terminal shows a bar; a file or a pipe gets at most ten lines. With
+    `everywhere`, every process shows its progress, not the first alone.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Meter:
         return self
 
     def begin(self, done: float, total: float) -> None:
-        """Sets the number that is done before the work starts."""
+        """Sets the count from which the work starts."""
         self.done = self._begun = done
         self.total = total
 
     def show(self, name: str) -> None:
-        """Renames the current work."""
+        """Shows another name for the work."""
         self.name = name
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], description=name)
 
     def advance(self, count: float = 1) -> None:
-        """Counts `count` more."""
+        """Adds `count` to the progress."""
         self.done += count
         elapsed = max(time.monotonic() - self._start, 1e-9)
         if not self._shown or elapsed <= PATIENCE:
@@ -107,7 +107,7 @@ class Meter:
 
 
 def _bar(name: str) -> "Progress | None":
-    """A bar on a terminal; None elsewhere."""
+    """A progress bar; None if stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

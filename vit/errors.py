@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Real
+from types import UnionType
 from typing import Any, NamedTuple, get_args
-from unicodedata import east_asian_width
 
 MESSAGE = 400
-"""Columns of a library's message, which may repeat values of any length."""
+"""Most characters of a library's message, which may repeat values of any length."""
 
 
 class UserError(ValueError):
-    """One line with the problem, the value, and the remedy; control characters are escaped. The
-    CLI exits with status 2."""
+    """A user's mistake in one line: the problem, the value, the remedy. `vit` exits with status 2.
+
+    Control characters are escaped.
+    """
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(of_worker(message)))
 
 
 def of_worker(message: str) -> str:
-    """The message; that of an exception which DataLoader has made of a worker's traceback."""
+    """The message; for an error in a DataLoader worker, the last line of its traceback."""
     if not message.startswith("Caught "):
         return message
     return message.strip().splitlines()[-1].partition(": ")[2]
@@ -58,11 +60,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def did_you_mean_beside(path: str) -> str:
-    """As `did_you_mean`, for the names in the folder of a path that does not exist."""
-    place = os.path.abspath(os.path.expanduser(path))
-    parent, name = os.path.split(place)
-    beside = os.path.isdir(parent) and not os.path.exists(place)
-    return did_you_mean(name, os.listdir(parent)) if beside else ""
+    """A hint as by `did_you_mean`, from the names in the folder of a path that does not exist."""
+    path = os.path.abspath(os.path.expanduser(path))
+    parent, name = os.path.split(path)
+    missing = os.path.isdir(parent) and not os.path.exists(path)
+    return did_you_mean(name, os.listdir(parent)) if missing else ""
 
 
 def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
@@ -73,29 +75,19 @@ def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
     return f"{shown} and {left_out:,} more" if left_out > 0 else shown
 
 
-def shorten(value: Any, most: int = 60) -> str:
-    """The value as text of at most `most` columns; a longer one loses its middle."""
-    text = str(value)
-    if columns(text) <= most:
+def shorten(value: object, most: int = 60) -> str:
+    """The value as text of at most `most` characters; a longer one loses its middle."""
+    text, half = str(value), (most - 1) // 2
+    if len(text) <= most:
         return text
-    head, tail = text[:most], text[-most:]
-    while columns(head) > (most - 1) - (most - 1) // 2:
-        head = head[:-1]
-    while columns(tail) > (most - 1) // 2:
-        tail = tail[1:]
-    return f"{head.rstrip()}…{tail.lstrip()}"
-
-
-def columns(text: str) -> int:
-    """Width of the text in character cells; Chinese, Japanese and Korean characters take two."""
-    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+    return f"{text[: most - 1 - half].rstrip()}…{text[-half:].lstrip()}"
 
 
 class Range(NamedTuple):
     """A range of finite numbers, in words and as a test."""
 
     text: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[float], bool]
 
 
 FINITE = Range("a finite number", math.isfinite)
@@ -107,10 +99,10 @@ BELOW_ONE = Range("in [0, 1)", lambda value: 0 <= value < 1)
 ABOVE_ZERO = Range("in (0, 1]", lambda value: 0 < value <= 1)
 
 
-def check_range(name: str, value: Any, allowed: Range) -> None:
+def check_range(name: str, value: object, allowed: Range) -> None:
     """Raises UserError with name, value and range unless `value` is finite and in `allowed`."""
-    number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
-    if not number or not math.isfinite(value) or not allowed.holds(value):
+    number = isinstance(value, Real) and not isinstance(value, bool)  # NumPy's numbers are Real
+    if not number or not math.isfinite(value) or not allowed.holds(value):  # pyright: ignore
         raise UserError(f"{name}={shorten(value)} must be {allowed.text}")
 
 
@@ -120,9 +112,8 @@ _WORDS = {
 }  # fmt: skip
 
 
-def check_types(source: Any, values: Any, /, **types: Any) -> None:
-    """Raises UserError with source and name unless `values`, read from there, is a mapping in
-    which each name has a value of its type, or of one of a union of types."""
+def check_types(source: object, values: object, /, **types: type | UnionType) -> None:
+    """Raises UserError unless `values`, read from `source`, maps each name to its type."""
     if not isinstance(values, dict):
         raise UserError(f"{source}: {shorten(values)} is not a mapping")
     for name, kind in types.items():

@@ -1,4 +1,4 @@
-"""Facts of the images and labels that a network is built for."""
+"""Facts about the images and labels that a network is built for."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from vit.preprocessing import Preprocess
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts of the images and labels that a network learns; `ImageData.facts` has them."""
+    """Facts about the images and labels that a network learns, as in `ImageData.facts`."""
 
     classes: list[str] | None = None
     """Class names in the order of the outputs."""
@@ -18,10 +18,10 @@ class Facts:
     tree: bool = False
     """The classes are paths in a tree; recorded with the model."""
     image_size: int | tuple[int, int] | None = None
-    """Pixels, one side or (height, width). Default: that of the weights or the model."""
+    """Pixels: one side, or (height, width). Default: the size of the weights or the model."""
     channels: int | None = None
-    """Of images that are not RGB."""
+    """Number of channels of images that are not RGB."""
     preprocess: Preprocess | None = None
     """Evaluation preprocessing, stored with the model."""
     num_classes: int | None = None
-    """Outputs. Default: as many as `classes`, else those of the weights, or 1000."""
+    """Number of outputs. Default: that of `classes`, else of the weights, else 1000."""

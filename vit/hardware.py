@@ -1,4 +1,4 @@
-"""This machine: its description, the precision and threads that suit it, its memory.
+"""Description of this machine, its memory, and the precision and threads that suit it.
 
 Heavy imports are local, because `vit --help` imports this module.
 """
@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import vit
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def cpu_name() -> str:
-    """Such as 'AMD EPYC 9V74 80-Core Processor'."""
+    """Name of the CPU, such as 'AMD EPYC 9V74 80-Core Processor'."""
     return _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
 def _field(path: str, name: str) -> str:
-    """The first value of a field in a file of /proc; empty without it."""
+    """The first value of a field in a file of /proc; empty if it has no such field."""
     with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
         for line in file:
             key, _, value = line.partition(":")
@@ -31,7 +31,7 @@ def _field(path: str, name: str) -> str:
 
 
 def cpu_features() -> str:
-    """The CPU's units for products in low precision, such as ' avx512_bf16 amx_tile'."""
+    """The CPU's instructions for low precision, such as ' avx512_bf16 amx_tile'."""
     import torch
 
     names = ("avx512_vnni", "avx512_bf16", "amx_tile")
@@ -39,7 +39,7 @@ def cpu_features() -> str:
 
 
 def default_precision(accelerator: str) -> tuple[str, str]:
-    """The precision of a Trainer that was given none, and the reason."""
+    """The default precision of a Trainer, and the reason for it."""
     import torch
 
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
@@ -53,16 +53,16 @@ def default_precision(accelerator: str) -> tuple[str, str]:
 
 
 def has_bfloat16() -> bool:
-    """The CPU has units for bfloat16 products; emulated, they are slower than float32."""
+    """True if the CPU multiplies in bfloat16; emulated, that is slower than float32."""
     return bool({"avx512_bf16", "amx_tile"} & {*cpu_features().split()})
 
 
 SMALL_STEP_FLOPS = 10e9
-"""Below this work per step, OpenMP's barriers cost more than further cores gain."""
+"""Operations per step below which OpenMP's barriers cost more than further cores gain."""
 
 
 def limit_threads(params: int, tokens: int, batch_size: int) -> None:
-    """One CPU thread for a small training step, unless OMP_NUM_THREADS is set."""
+    """Sets one CPU thread for a small training step, unless OMP_NUM_THREADS is set."""
     import torch
 
     operations = 6 * params * tokens * batch_size
@@ -77,11 +77,11 @@ SPINS = 10_000
 def sleep_when_waiting() -> bool:
     """Lets OpenMP's threads sleep after waiting for about a tenth of a millisecond.
 
-    GNU's library checks 300,000 times first, which slows all programs of a busy machine. Returns
-    False, and does nothing, if the environment says how to wait or torch is imported already.
+    GNU's library checks 300,000 times first, which slows every program on a busy machine. Returns
+    False, and does nothing, if the environment sets it or torch is already imported.
     """
-    chosen = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
-    if "torch" in sys.modules or any(name in os.environ for name in chosen):
+    settings = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+    if "torch" in sys.modules or any(name in os.environ for name in settings):
         return False
     os.environ["GOMP_SPINCOUNT"] = str(SPINS)
     return True
@@ -90,17 +90,17 @@ def sleep_when_waiting() -> bool:
 # glibc's mallopt, from <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD = 2**30
-"""Freed blocks of at least this size return to the system. glibc's limit is at most 32 MiB, so the
-tensors of every step would be returned and their pages zeroed again."""
+"""Freed blocks of at least this size return to the system. By glibc's own limit of at most 32 MiB,
+the tensors of every step would be returned and their pages zeroed again."""
 
 
 def keep_memory() -> bool:
     """Lets glibc keep freed memory for the next step: 8 to 14 % less CPU time, the same peak.
 
-    Returns False, and does nothing, if the environment sets its options, or outside Linux.
+    Returns False, and does nothing, if the environment sets this, or outside Linux.
     """
-    chosen = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-    if sys.platform != "linux" or any(name in os.environ for name in chosen):
+    settings = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    if sys.platform != "linux" or any(name in os.environ for name in settings):
         return False
     import ctypes
 
@@ -113,11 +113,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> dict[str, object]:
     """Processor, cores, memory and GPUs, for summary.json."""
     import torch
 
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "cpu": cpu_name(),
         "cores": available_cores(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -130,7 +130,7 @@ def hardware() -> dict[str, Any]:
 
 
 def peak_memory(device: "torch.device") -> int | None:
-    """Most bytes held so far: on a GPU by tensors, else by this process; None if unknown."""
+    """Peak bytes so far: of tensors on a GPU, else of this process; None if unknown."""
     import torch
 
     if device.type == "cuda":
@@ -140,7 +140,7 @@ def peak_memory(device: "torch.device") -> int | None:
 
 
 def memory_field(path: str, name: str) -> int | None:
-    """Bytes by a field in kB of a file of /proc; None without it."""
+    """Bytes, from a field in kB of a file of /proc; None if it has no such field."""
     value = _field(path, name)
     return int(value.split()[0]) * 1024 if value else None
 

@@ -1,4 +1,4 @@
-"""Classes that are the leaves of a tree, named by their paths: animal/bird/petrel.
+"""Classes that are the leaves of a tree and are named by paths, such as animal/bird/petrel.
 
 Shapes: b batch, k classes, l levels.
 """
@@ -6,7 +6,7 @@ Shapes: b batch, k classes, l levels.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # names of classes are checked before it is imported
+if TYPE_CHECKING:  # torch is not needed to check names of classes
     from torch import Tensor
 
 
@@ -16,7 +16,7 @@ def node_path(text: str) -> str:
 
 
 def inner_class(classes: Sequence[str]) -> tuple[str, str] | None:
-    """A class and another below it, so that the first is no leaf; None where all are leaves."""
+    """A class that is not a leaf and a class below it; None if all are leaves."""
     names = set(classes)
     for name in classes:
         above = name
@@ -29,10 +29,10 @@ def inner_class(classes: Sequence[str]) -> tuple[str, str] | None:
 class LabelTree:
     """The nodes above classes, level by level.
 
-    Level 1 is the uppermost, the last one that of the classes. A class above it stands in all
-    levels below its own, so that the nodes of a level share out all classes.
+    Level 1 is the top, the last level that of the deepest classes. A class higher up is in all
+    levels below its own too, so that the nodes of a level divide up all classes.
 
-    Attributes: `nodes`, the names of each level's.
+    Attributes: `nodes`, the names of the nodes of each level.
     """
 
     def __init__(self, classes: Sequence[str]) -> None:
@@ -43,15 +43,15 @@ class LabelTree:
         above = [["/".join(path[:level]) for path in paths] for level in range(1, depth + 1)]
         self.nodes = [list(dict.fromkeys(names)) for names in above]
         places = [{name: i for i, name in enumerate(nodes)} for nodes in self.nodes]
-        # int64 `l k`: of each class its node's place in each level.
+        # Index of the node of each class in each level, int64 `l k`.
         self._of_class = torch.tensor(
             [[place[n] for n in names] for place, names in zip(places, above, strict=True)]
         )
 
     def best(self, probabilities: "Tensor") -> "tuple[Tensor, Tensor]":
-        """The most probable node of each level, from probabilities `b k`.
+        """Probability of the most probable node of each level, and its index in `nodes`.
 
-        Its summed probability and its place in `nodes`, both `b l`, on the CPU.
+        Both are `b l` on the CPU, for probabilities `b k` of the classes.
         """
         import torch
 
@@ -65,6 +65,6 @@ class LabelTree:
         return torch.cat(values, 1), torch.cat(places, 1)
 
     def scored(self, probabilities: "Tensor", labels: "Tensor") -> "tuple[Tensor, Tensor]":
-        """The summed probabilities of `best`, and whether its node is above the label `b`."""
+        """Probabilities as by `best`, and true where the node is the label `b` or above it."""
         values, places = self.best(probabilities)
         return values, places == self._of_class[:, labels.cpu()].T

@@ -1,4 +1,4 @@
-"""Logistic regression by L-BFGS, and a classification head fitted by it with cross-validation.
+"""Logistic regression by L-BFGS, and a classification head that it fits with cross-validation.
 
 Shapes: n images, d features, k classes.
 """
@@ -14,9 +14,8 @@ from torch import Tensor, nn
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 """Weights of the squared norm that are tried for a head; the best one lies in this range for twenty
 to a hundred images per class (benchmarks/LOG.md)."""
-
 FOLDS = 3
-
+"""Parts of the cross-validation."""
 _ROWS = 65_536
 """Images per chunk of the loss, to bound its memory."""
 
@@ -41,7 +40,7 @@ def minimise(
     *,
     scale: Tensor | float = 1.0,
     class_weights: Tensor | None = None,
-    given: Tensor | None = None,
+    fixed: Tensor | None = None,
     **stopping: Any,
 ) -> Minimum:
     """Minimises mean loss + strength * |scale * weight|^2 from `weight` and `bias`.
@@ -54,7 +53,7 @@ def minimise(
         strength: Weight of the squared norm.
         scale: `d` or one number: changes the coordinates of L-BFGS, not the minimum.
         class_weights: `k`, factors of the losses of the classes.
-        given: Scores `n k` that stay as they are, NaN for the classes that are fitted.
+        fixed: Scores `n k` that stay as they are; NaN for the classes that are fitted.
         stopping: Options of torch.optim.LBFGS: max_iter, tolerance_grad, ...
     """
     with torch.inference_mode(False), torch.enable_grad():
@@ -68,7 +67,7 @@ def minimise(
             for start in range(0, len(features), _ROWS):
                 part = slice(start, start + _ROWS)
                 scores = F.linear(features[part], weight * scale, bias)
-                scores = scores if given is None else beside(scores, given[part])
+                scores = scores if fixed is None else filled(fixed[part], scores)
                 loss = total_loss(scores, labels[part], class_weights) / len(features)
                 loss.backward()
                 total = total + loss
@@ -98,14 +97,14 @@ def two_columns(scores: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
 
 
-def beside(scores: Tensor, given: Tensor) -> Tensor:
-    """The given scores `n k`, and `scores` in place of NaN."""
-    return torch.where(given.isnan(), scores, given)
+def filled(fixed: Tensor, scores: Tensor) -> Tensor:
+    """The fixed scores `n k`, with `scores` in place of NaN."""
+    return torch.where(fixed.isnan(), scores, fixed)
 
 
 @torch.no_grad()
 def set_head(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    """Puts weight `k d` and bias `k` into a linear layer, or into a convolution of one pixel."""
+    """Copies weight `k d` and bias `k` into a linear layer, or into a convolution of one pixel."""
     layer.get_parameter("weight").copy_(weight.view_as(layer.get_parameter("weight")))
     layer.get_parameter("bias").copy_(bias)
 
@@ -119,12 +118,12 @@ class FittedHead:
     bias: Tensor
     """`k`."""
     held_out: Tensor | None
-    """Logits `n k` of each image by a fit without its fold; None with fewer than FOLDS images."""
+    """Logits `n k`, of each image by a fit without its fold; None if `can_fold` is false."""
     loss: float
-    """Sum of their losses; 0 without them."""
+    """Sum of the losses of `held_out`; 0 if there are none."""
 
     def accuracy(self, labels: Tensor) -> float:
-        """Of the held-out logits: the share of correct images, or of correct labels `n k`."""
+        """Share of images, or of labels `n k`, that the held-out logits get right."""
         if self.held_out is None:
             return float("nan")
         if labels.dim() == 1:
@@ -138,44 +137,48 @@ def fit_head(
     num_classes: int,
     strengths: Sequence[float] = STRENGTHS,
     class_weights: Tensor | None = None,
-    given: Tensor | None = None,
+    fixed: Tensor | None = None,
     groups: Tensor | None = None,
 ) -> FittedHead:
-    """A head whose strength has the smallest loss by cross-validation.
+    """Fits a head with the strength that has the smallest loss in cross-validation.
 
-    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, `class_weights` `k`,
-    `groups` int64 `n`, of images that are in one fold. Fewer than FOLDS images or groups take the
-    largest of the ascending `strengths`. The classes with `given` logits (`n k`, NaN for the
-    others) are not fitted: their rows are zero.
+    Args:
+        features: float64 `n d`.
+        labels: Classes `n`, or zeros and ones `n k`.
+        num_classes: k.
+        strengths: Ascending; the last one is taken for fewer than FOLDS images or groups.
+        class_weights: `k`, factors of the losses of the classes.
+        fixed: Logits `n k` of classes that are not fitted, whose rows are zero; NaN for the others.
+        groups: int64 `n`; images of one group are in one fold.
     """
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
     z, weights = (features - mean) / std, None if class_weights is None else class_weights.to(mean)
     strength, held_out, least = strengths[-1], None, 0.0
     if can_fold(labels, groups):
-        options = weights, given, groups
+        options = weights, fixed, groups
         tried = [held_out_logits(z, labels, num_classes, s, *options) for s in strengths]
         losses = [float(total_loss(logits, labels, weights)) for logits in tried]
         best = losses.index(least := min(losses))
         strength, held_out = strengths[best], tried[best]
-    fit = _fitted(z, labels, num_classes, strength, weights, given)
+    fit = _fitted(z, labels, num_classes, strength, weights, fixed)
     weight = fit.weight / std
     return FittedHead(weight, fit.bias - weight @ mean, held_out, least)
 
 
 def can_fold(labels: Tensor, groups: Tensor | None) -> bool:
-    """Whether there are FOLDS images, or groups of them."""
+    """True if there are at least FOLDS images, or groups of images."""
     return len(labels if groups is None else groups.unique()) >= FOLDS
 
 
 def whole_folds(groups: Tensor, folds: int) -> Tensor:
-    """The fold of each image, int64 `n`: the groups `n`, largest first, go to the fold with the
-    fewest images."""
-    _, places, counts = groups.unique(return_inverse=True, return_counts=True)
+    """The fold of each image, int64 `n`: its group's, which is the fold with the fewest images when
+    groups `n` are dealt out from the largest on."""
+    _, numbers, counts = groups.unique(return_inverse=True, return_counts=True)
     sizes, fold_of = [0] * folds, torch.zeros_like(counts)
     for group in counts.argsort(descending=True, stable=True).tolist():
         fold_of[group] = fold = sizes.index(min(sizes))
         sizes[fold] += int(counts[group])
-    return fold_of[places]
+    return fold_of[numbers]
 
 
 def held_out_logits(
@@ -184,15 +187,15 @@ def held_out_logits(
     num_classes: int,
     strength: float,
     class_weights: Tensor | None = None,
-    given: Tensor | None = None,
+    fixed: Tensor | None = None,
     groups: Tensor | None = None,
     *,
     folds: int = FOLDS,
     most: int | None = None,
 ) -> Tensor:
-    """Logits `n k`, each image's by a fit without its fold, to at most `most` images.
+    """Logits `n k`, of each image by a fit without its fold to at most `most` images.
 
-    `z` are standardised features `n d`; `given` and `groups` as for `fit_head`.
+    `z` are standardised features `n d`; the others as for `fit_head`.
     """
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     fold_of, logits = torch.arange(len(z)) % folds, z.new_empty(len(z), num_classes)
@@ -200,10 +203,10 @@ def held_out_logits(
         fold_of = whole_folds(groups, folds)[order]
     for fold in range(folds):
         out, rest = order[fold_of == fold], order[fold_of != fold][:most].sort().values
-        kept = None if given is None else given[rest]
-        fit = _fitted(z[rest], labels[rest], num_classes, strength, class_weights, kept)
+        rows = None if fixed is None else fixed[rest]
+        fit = _fitted(z[rest], labels[rest], num_classes, strength, class_weights, rows)
         logits[out] = z[out] @ fit.weight.T + fit.bias
-    return logits if given is None else beside(logits, given)
+    return logits if fixed is None else filled(fixed, logits)
 
 
 def _fitted(
@@ -211,7 +214,7 @@ def _fitted(
 ) -> Minimum:
     weight, bias = z.new_zeros(num_classes, z.shape[1]), z.new_zeros(num_classes)
     stopping = {"max_iter": 300, "tolerance_grad": 1e-7, "tolerance_change": 1e-13}
-    class_weights, given = options
+    class_weights, fixed = options
     return minimise(
-        z, labels, weight, bias, strength, class_weights=class_weights, given=given, **stopping
+        z, labels, weight, bias, strength, class_weights=class_weights, fixed=fixed, **stopping
     )

@@ -1,7 +1,7 @@
-"""Resize, centre crop and normalisation of an image: all between its file and the model.
+"""Resize, centre crop and normalisation of an image: all steps between its file and the model.
 
-An image is an RGB image of Pillow, or a float32 tensor `c h w` if channels are not RGB. Shapes:
-b batch, c channels, h w pixels.
+An image is an RGB image of Pillow, or a float32 tensor `c h w` if it is not RGB. Shapes: b batch,
+c channels, h w pixels.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WHOLE = Range("a whole number above 0", lambda value: isinstance(value, int) and value > 0)
 CHANNELS = Range("in [1, 16]", lambda count: 1 <= count <= 16)
 MAX_ASPECT = 100
-"""Only the middle of longer strips is used: 1 x 20,000 pixels resized to 256 would take 5 GB."""
+"""Only the middle of a longer strip is used: 1 x 20,000 pixels resized to 256 would take 5 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +43,14 @@ class Preprocess:
     image_size: Size
     """Height and width that the model sees, in pixels."""
     resize: Resize = "crop"
-    """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image; pad
-    shows the whole image between borders of the mean colour (crop_fraction is then 1)."""
+    """crop keeps the aspect ratio and cuts off the edges; squash stretches the image; pad shows the
+    whole image between borders of the mean colour (crop_fraction is then 1)."""
     crop_fraction: float = 0.875
     """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
     crop_rounding: CropRounding = "even"
-    """The first row and column of a centre crop whose margin is odd: even rounds half a pixel to
-    the even number (torchvision, timm), floor down (transformers)."""
+    """First row and column of a centre crop whose margin is odd: even rounds half a pixel to the
+    even number (torchvision, timm), floor rounds down (transformers)."""
     interpolation: Interpolation = "bilinear"
     """Filter of the resize: bilinear or bicubic."""
     mean: tuple[float, ...] = HALF
@@ -59,11 +59,11 @@ class Preprocess:
     std: tuple[float, ...] = HALF
     """Divides red, green and blue after the mean is subtracted."""
     channels: int | None = None
-    """Channels of the images, whose values are then those of the file (vit/data/decode.py); mean
-    and std have as many numbers. None: every image becomes RGB of 8 bits."""
+    """Channels of images whose values stay as in the file (vit/data/decode.py); mean and std have
+    as many numbers. None: every image becomes RGB of 8 bits."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for a value that is of a wrong type or out of range."""
+        """Raises UserError for a value of a wrong type or out of range."""
         check_choice("resize", self.resize, get_args(Resize))
         check_choice("crop_rounding", self.crop_rounding, get_args(CropRounding))
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
@@ -85,14 +85,14 @@ class Preprocess:
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
         """RGB image -> uint8 `c h w`; float32 `c h w` -> the same.
 
-        Also a batch `b c h w` of images that `fit` leaves as they are.
+        A batch `b c h w` works too if `fit` leaves its images as they are.
         """
         if isinstance(image, Tensor):
             return center_crop(self.fit(image), self.image_size, self.crop_rounding)
         return to_tensor(center_crop(self.fit(image), self.image_size, self.crop_rounding))
 
     def fit(self, image: Picture) -> Picture:
-        """The resize before the centre crop: the image itself where it has that size."""
+        """Resizes before the centre crop; returns the image itself if it has that size."""
         if self.resize == "pad":
             return resize_to_pad(image, self.image_size, self.interpolation, self.mean)
         fit = resize if self.resize == "squash" else resize_to_cover
@@ -109,17 +109,25 @@ class Preprocess:
                 f"normalize takes {kind} of shape (b, {count}, h, w), not {images.dtype} of shape "
                 f"{tuple(images.shape)}"
             )
-        mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
+        mean, std = self._mean_and_std(images.device)
         if self.channels is not None:
             return images.sub(mean).div_(std)
         return images.to(torch.float32).div_(255).sub_(mean).div_(std).contiguous()
 
     def denormalize(self, images: Tensor) -> Tensor:
         """The inverse of `normalize` for float32 `c h w`; RGB in [0, 1]."""
-        mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
+        mean, std = self._mean_and_std(images.device)
         return images * std + mean
 
-    def to_dict(self) -> dict[str, Any]:
+    def _mean_and_std(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        # Filled in place: a copy from the host would make it wait for the device at every batch.
+        def column(values: tuple[float, ...]) -> Tensor:  # c 1 1; float32 also with bf16-true
+            options = {"dtype": torch.float32, "device": device}
+            return torch.stack([torch.full((1, 1), value, **options) for value in values])
+
+        return column(self.mean), column(self.std)
+
+    def to_dict(self) -> dict[str, object]:
         """The fields in JSON types, for config.json."""
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -128,20 +136,20 @@ class Preprocess:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
+    def from_dict(cls, values: Mapping[str, object]) -> "Preprocess":
         """The inverse of `to_dict`. UserError for a missing, unknown or impossible value."""
         try:
-            lists = {name for name, value in values.items() if isinstance(value, list)}
-            return cls(**{**values, **{name: tuple(values[name]) for name in lists}})
+            typed: Any = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+            return cls(**typed)
         except (AttributeError, TypeError) as error:
             known = ", ".join(field.name for field in fields(cls))
             raise UserError(
                 f"preprocess={shorten(values)}: {error}; it is an object with the fields {known}"
             ) from error
 
-    def changed(self, **changes: Any) -> "Preprocess":
-        """Other values of some fields; image_size may be one side, and `resize="pad"` brings its
-        crop_fraction."""
+    def changed(self, **changes: object) -> "Preprocess":
+        """A copy with other values of some fields; image_size may be one side, and `resize="pad"`
+        sets its crop_fraction."""
         if isinstance(side := changes.get("image_size"), int):
             changes["image_size"] = (side, side)
         if changes.get("resize") == "pad":
@@ -149,13 +157,10 @@ class Preprocess:
         return Preprocess.from_dict({**self.to_dict(), **changes})
 
     @classmethod
-    def for_model(cls, config: Any) -> "Preprocess":
-        """The defaults for the `size` and `in_channels` of a model's configuration."""
-        count = config.in_channels
-        half = HALF[:1] * count
-        return cls(
-            image_size=config.size, mean=half, std=half, channels=None if count == 3 else count
-        )
+    def for_model(cls, size: Size, in_channels: int) -> "Preprocess":
+        """The defaults for a model's `size` and `in_channels`."""
+        half, channels = HALF[:1] * in_channels, None if in_channels == 3 else in_channels
+        return cls(image_size=size, mean=half, std=half, channels=channels)
 
 
 def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
@@ -168,7 +173,7 @@ def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
 
 
 def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
-    """Resize to the smallest image of the same aspect ratio that covers `size`.
+    """Resizes to the smallest image of the same aspect ratio that covers `size`.
 
     For a square `size` this is torchvision's Resize(int), for others timm's ResizeKeepRatio. See
     `MAX_ASPECT` for strips.
@@ -184,9 +189,9 @@ def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) ->
 def resize_to_pad(
     image: Picture, size: Size, interpolation: Interpolation, color: tuple[float, ...]
 ) -> Picture:
-    """Resize to the largest image of the same aspect ratio within `size`, and borders in `color`.
+    """Resizes to the largest image of the same aspect ratio within `size`; adds borders in `color`.
 
-    timm's ResizeKeepRatio and CenterCropOrPad. `color`: a number per channel; of RGB in [0, 1].
+    As timm's ResizeKeepRatio and CenterCropOrPad. `color`: a number per channel; RGB in [0, 1].
     """
     height, width = size_of(image)
     ratio = max(height / size[0], width / size[1])
@@ -206,7 +211,7 @@ def resize_to_pad(
 
 
 def center_crop(image: Picture, size: Size, rounding: CropRounding = "even") -> Picture:
-    """torchvision's CenterCrop, or transformers'; a smaller image is padded with black."""
+    """Centre crop as in torchvision, or transformers; a smaller image is padded with black."""
     height, width = size_of(image)
     starts = []
     for margin in (height - size[0], width - size[1]):
@@ -229,8 +234,7 @@ def size_of(image: Image.Image | Tensor) -> Size:
 
 
 def cover_size(height: int, width: int, size: Size) -> Size:
-    """The size of `resize_to_cover`'s result, except for a strip."""
-    # As torchvision's Resize for squares, and timm's ResizeKeepRatio for other shapes.
+    """Size of the result of `resize_to_cover`, except for a strip."""
     whole = int if size[0] == size[1] else round
     if width * size[0] <= height * size[1]:
         return whole(size[1] * height / width), size[1]
@@ -238,17 +242,17 @@ def cover_size(height: int, width: int, size: Size) -> Size:
 
 
 def is_strip(height: int, width: int) -> bool:
-    """An image of which only the middle is used, by `MAX_ASPECT`."""
+    """True for an image of which only the middle is used, by `MAX_ASPECT`."""
     return max(height, width) > MAX_ASPECT * min(height, width)
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """RGB image -> uint8 `c h w`, in memory of its own."""
+    """RGB image -> uint8 `c h w` in new memory."""
     return interleaved(image).permute(2, 0, 1).contiguous()
 
 
 def interleaved(image: Image.Image) -> Tensor:
-    """RGB image -> uint8 `h w c`, in memory of its own."""
+    """RGB image -> uint8 `h w c` in new memory."""
     if image.mode != "RGB":
         raise ValueError(f"image of mode {image.mode}: open it with vit.data.decode.open_image")
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)  # writable: no warning
@@ -256,32 +260,26 @@ def interleaved(image: Image.Image) -> Tensor:
 
 
 def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
-    """An RGB image to look at: three channels as red, green and blue, else the first as gray.
+    """An RGB image to display: three channels as red, green and blue, else the first as gray.
 
     With `stretch` the darkest value becomes black and the brightest white; else 0 and 1 do.
     """
-    shown = raster[:3] if len(raster) >= 3 else raster[:1].expand(3, -1, -1)
+    rgb = raster[:3] if len(raster) >= 3 else raster[:1].expand(3, -1, -1)
     if stretch:
-        low, high = shown.amin(), shown.amax()
-        shown = (shown - low) / (high - low).clamp(min=1e-12)
-    pixels = shown.clamp(0, 1) * 255
+        low, high = rgb.amin(), rgb.amax()
+        rgb = (rgb - low) / (high - low).clamp(min=1e-12)
+    pixels = rgb.clamp(0, 1) * 255
     return Image.fromarray(pixels.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
 
-def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise UserError unless `value` of the named field is one of `choices`."""
+def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises UserError unless the value of a field is one of `choices`."""
     if value not in choices:
         raise UserError(f"{field}={shorten(value)!r} is unknown; choose {' | '.join(choices)}")
 
 
-def _check_numbers(field: str, values: Any, count: int, words: str, allowed: Range) -> None:
+def _check_numbers(field: str, values: object, count: int, words: str, allowed: Range) -> None:
     if not isinstance(values, tuple) or len(values) != count:
         raise UserError(f"{field}={shorten(values)} must be {count} numbers, {words}")
     for value in values:
         check_range(field, value, allowed)
-
-
-def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    # Filled in place: a copy from the host would make it wait for the device at every batch.
-    kind = {"dtype": torch.float32, "device": device}  # with precision bf16-true, not by default
-    return torch.stack([torch.full((1, 1), value, **kind) for value in values])  # c 1 1

@@ -1,4 +1,4 @@
-"""The shipped recipes, and how a recipe's name is resolved."""
+"""The shipped recipes, and the file behind a recipe's name."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ DEFAULT_RECIPE = "finetune"
 def recipe_folder() -> Path:
     """The folder of shipped recipes: in the installed package, or next to it in a checkout."""
     package = Path(vit.__file__).parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
 
 
 def list_recipes() -> dict[str, Path]:
-    """Name -> file of each recipe; a name is such as 'imagenet1k/vit_b16'."""
+    """Name, such as 'imagenet1k/vit_b16', -> file of each recipe."""
     folder = recipe_folder()
     paths = sorted(folder.rglob("*.yaml"))
     return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
 
 def find_recipe(name: str) -> Path:
-    """An existing path, otherwise the shipped recipe of that name. UserError lists the nearest."""
+    """The file at a path, or the shipped recipe of that name. UserError if there is neither."""
     path = Path(name).expanduser()
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""Seeds of steps by hashes, and the images of a step that each process takes."""
+"""Seeds of training steps, made by hashing, and the images of a step that a process takes."""
 
 import struct
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator, and puts its state back at the end.
+    """Seeds torch's CPU generator, and restores its state at the end.
 
-    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
+    Unlike `torch.manual_seed`, it leaves accelerators, from which dropout draws, as they are.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -20,23 +20,23 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:
-    """Places of the images of a process's batch among all images of the step, from 0.
+    """Indices, among all images of a step, of those in a batch of a process.
 
-    Images i and i + half of the step, partners in mixing, are at j and j + half of one batch.
+    Images i and i + half of the step, which are mixed, are at j and j + half of one batch.
     Neighbours in the order, which may be copies of one image, go to different processes. Batches of
-    an odd size hold every `world_size`-th image instead. `batch` is one of the `accumulated`
-    batches of each process in a step, from 0.
+    an odd size hold every `world_size`-th image instead. `batch` counts the `accumulated` batches
+    of a process in a step, from 0.
     """
     paired = batch_size % 2 == 0
     count = batch_size // 2 if paired else batch_size
     first = batch * world_size * count + rank
-    mine = list(range(first, first + world_size * count, world_size))
+    indices = list(range(first, first + world_size * count, world_size))
     half = batch_size * world_size * accumulated // 2
-    return [*mine, *(place + half for place in mine)] if paired else mine
+    return [*indices, *(index + half for index in indices)] if paired else indices
 
 
 def step_seed(seed: int, consumed_samples: int, rank: int) -> int:
-    """A 63-bit hash of (run seed, position, process)."""
+    """A 63-bit hash of the run's seed, the images seen so far, and the process."""
     return hashed(seed, consumed_samples, rank) >> 1
 
 

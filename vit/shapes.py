@@ -1,6 +1,6 @@
 """Shape annotations: `Float[Tensor, "b n d"]`.
 
-jaxtyping checks them under pytest; it is a test dependency, and elsewhere they are plain types.
+jaxtyping, a test dependency, checks them under pytest; without it they are plain types.
 Letters: b batch, c channels, h w pixels or patches, n tokens, d width, k classes.
 """
 

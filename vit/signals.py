@@ -1,8 +1,8 @@
 """SIGINT, SIGTERM and SIGUSR1 end a command at once or, if deferred, at the next safe point.
 
-SIGUSR1 is what a SLURM job asks for some time before its limit. The exit statuses are those of a
-shell: 130 after SIGINT, 143 after SIGTERM, 138 after SIGUSR1 on Linux. A signal that the
-parent process ignores (nohup, a background job) stays ignored.
+A SLURM job can ask for SIGUSR1 some time before its limit. Exit statuses are those of a shell: 130
+after SIGINT, 143 after SIGTERM, 138 after SIGUSR1 on Linux. A signal that the parent process
+ignores (nohup, a background job) stays ignored.
 """
 
 import os
@@ -16,8 +16,8 @@ from types import FrameType, SimpleNamespace
 from vit.exit import end_at_once
 
 DOUBLED_SECONDS = 2.0
-"""A SIGTERM so soon after another is the same one: a launcher passes on to its processes what the
-scheduler has sent to all of them."""
+"""A second SIGTERM within this time is the first one again, which the scheduler sends to all
+processes and a launcher passes on to them."""
 HANDLED = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGUSR1")]
 
 
@@ -28,12 +28,12 @@ class Stopped(SystemExit):
         super().__init__(128 + number)
         self.number = number
         self.agreed = agreed
-        """Raised at a point that all processes of a run reached."""
+        """True if all processes of a run raise it at the same point."""
         self.announced = False
-        """A message about it has been printed."""
+        """True once a message about it is printed."""
 
 
-# Of this process, as signal handlers are.
+# State of this process, as signal handlers are.
 _requests = SimpleNamespace(pid=0, deferrals=0, received=0, at=0.0, several=False)
 
 
@@ -41,8 +41,8 @@ _requests = SimpleNamespace(pid=0, deferrals=0, received=0, at=0.0, several=Fals
 def handled() -> Iterator[None]:
     """Context in which the signals raise Stopped in the main thread, unless `deferred`.
 
-    Handlers of others are kept. Does nothing in other threads, where Python sets no handlers, and
-    inside `deferred`, where a signal may be waiting.
+    Handlers that others have set stay. Does nothing in other threads, where Python sets no
+    handlers, and inside `deferred`, where a signal may be pending.
     """
     if _requests.deferrals or threading.current_thread() is not threading.main_thread():
         yield
@@ -60,7 +60,7 @@ def handled() -> Iterator[None]:
     except Stopped:
         raise
     except BaseException as error:
-        # Stopped may be lost in a hook or interrupt an import, which then fails in another way.
+        # Stopped may be lost in a hook, or interrupt an import that then fails in another way.
         if before and _requests.received:
             raise Stopped(_requests.received) from error
         raise
@@ -71,11 +71,11 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def deferred(*, several: bool = False) -> Iterator[None]:
-    """Context in which the first signal is only recorded, see `received`. A second SIGINT acts, and
-    so does a second SIGTERM.
+    """Context in which the first signal is only recorded (see `received`); a second SIGINT or
+    SIGTERM acts at once.
 
-    On exit from the outermost one a recorded signal raises Stopped. With `several` processes the
-    second SIGINT gets the default action: one that waits for another runs no handler.
+    On exit from the outermost context a recorded signal raises Stopped. With `several` processes,
+    the second SIGINT has its default action: a process that waits for another runs no handler.
     """
     _requests.deferrals += 1
     _requests.several = _requests.several or several
@@ -95,7 +95,7 @@ def received() -> int:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    if os.getpid() != _requests.pid:  # a forked worker that has not set its handlers yet
+    if os.getpid() != _requests.pid:  # a forked worker that has not yet set its handlers
         end_at_once(128 + number)
     first, now = not _requests.received, time.monotonic()
     repeated = number == _requests.received == signal.SIGTERM

@@ -1,11 +1,9 @@
-"""What is added to the core, as strings: a row is "module:object", imported on use.
+"""Tables of the parts that extensions add: a row is "module:object", which is imported on use.
 
-An installed package adds rows of its own by entry points, whose names are TABLE.NAME:
+An installed package adds rows by entry points, whose names are TABLE.NAME:
 
     [project.entry-points."vit.extensions"]
     "sources.npz" = "vit_npz:NpzFolder"
-
-Readable without torch.
 """
 
 from functools import cache
@@ -38,7 +36,7 @@ TABLES: dict[str, dict[str, str]] = {
         "report": "vit.extensions.reports.cli_report:run",
         "inspect": "vit.extensions.inspection.cli_inspect:run",
         "data": "vit.extensions.datacheck.cli_data:run",
-        "runs": "vit.cli.runs:run",
+        "runs": "vit.extensions.reports.cli_runs:run",
         "recipes": "vit.cli.recipes:run",
         "models": "vit.cli.models:run",
         "compare": "vit.extensions.compute.cli_compare:run",
@@ -55,6 +53,14 @@ TABLES: dict[str, dict[str, str]] = {
         "mae": "vit.extensions.pretraining.masked_autoencoder:MaskedAutoencoder",
         "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
     },
+    # Field of vit.facts.Facts, if it is set -> vit.training.metrics.EvaluationMetrics.
+    "scores": {"multilabel": "vit.extensions.multilabel.scores:MultilabelMetrics"},
+    # Field of vit.training.losses.Loss, if it is set -> a Loss, made of the fields.
+    "losses": {"function": "vit.extensions.recipes.own_loss:OwnLoss"},
+    # Field of vit.training.mixing.Mixing above 0 -> vit.training.mixing.Mixer.
+    "mixers": {"cutmix": "vit.extensions.recipes.cutmix:cut_boxes"},
+    # Fits a head beside its rows for classes that weights know -> KnownRows of linear_probe.
+    "heads": {"known_classes": "vit.extensions.adaptation.known_classes:fit_beside"},
     # Words, one of which is in a root or in the name of a file there -> vit.data.roots.Source.
     "sources": {
         "train800val200.txt": "vit.extensions.transfer.vtab_source:VtabTask",
@@ -62,9 +68,21 @@ TABLES: dict[str, dict[str, str]] = {
         ".csv .tsv .parquet .pq": "vit.extensions.sources.kinds:Lists",
         "tuple": "vit.extensions.sources.kinds:Objects",
     },
-    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of its value.
-    "changes": {"extra": "vit.extensions.recipes.extra:OwnChange"},
-    # Asked, installed packages' first, for images that are not RGB -> vit.data.decode.Opener.
+    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of it. They
+    # act in this order.
+    "changes": {
+        "three_augment": "vit.extensions.recipes.changes:ThreeAugment",
+        "policy": "vit.extensions.recipes.changes:OfPolicy",
+        "color_jitter": "vit.extensions.recipes.changes:ColorJitter",
+        "extra": "vit.extensions.recipes.extra:OwnChange",
+        "erasing": "vit.extensions.recipes.changes:Erasing",
+    },
+    # Word of data.shuffle -> vit.data.sampler.Order, made of vit.data.sources.ImageSet.
+    "orders": {"blocks": "vit.extensions.sources.blocks:Blocks"},
+    # Asked, before Pillow is, about the first bytes of a file that is neither JPEG nor PNG:
+    # f(bytes, name) adds a plugin, or raises ImageError.
+    "photos": {"phones": "vit.extensions.sources.phone_photos:add_plugin"},
+    # The last one opens images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.sources.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->
     # vit.weights.formats.Format.
@@ -75,6 +93,8 @@ TABLES: dict[str, dict[str, str]] = {
         "huggingface": "vit.extensions.formats.huggingface:HuggingFace",
         "google": "vit.extensions.formats.google:Google",
     },
+    # Asked for a file that this package has not saved -> vit.weights.weight_file.WeightReader.
+    "weight_files": {"foreign": "vit.extensions.formats.files:open_file"},
     # Checkpoint that is a folder -> vit.weights.archives.FolderReader.
     "folders": {"sharded": "vit.extensions.scale.sharded:read_folder"},
     # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.
@@ -139,40 +159,41 @@ HELP = {
         "test": "evaluate a run on its test images",
         "predict": "write predictions for a split to CSV",
         "transfer": "fine-tune on several data sets as the paper does",
-        "selftrain": "learn unlabelled images by a teacher's answers",
-        "fewshot": "accuracy of frozen features with a few images per class",
-        "knn": "k-nearest-neighbour accuracy of frozen features",
-        "probe": "accuracy of logistic regression on frozen features",
+        "selftrain": "train on unlabelled images with labels from a teacher",
+        "fewshot": "evaluate frozen features with a few images per class",
+        "knn": "evaluate frozen features by nearest neighbours",
+        "probe": "evaluate frozen features by logistic regression",
         "imagenet": "evaluate a model on ImageNet val, ReaL, V2, A and R",
-        "robustness": "errors of a model on corrupted pictures",
+        "robustness": "evaluate a model on corrupted pictures",
         "classify": "classify images with a trained model",
-        "trust": "choose how a run tells images of none of its classes",
-        "report": "make the report of a finished run again",
-        "inspect": "attention, rollout, Grad-CAM and filters of a model",
-        "data": "check a data set: bad files, copies, leaks; index shards",
+        "trust": "choose the score by which a run detects unknown images",
+        "report": "rebuild the report of a finished run",
+        "inspect": "draw attention, rollout, Grad-CAM and filters of a model",
+        "data": "check a data set for bad files, copies and leaks; pack shards",
         "runs": "list runs with their scores",
         "recipes": "list the shipped recipes",
         "models": "list architectures and published weights",
-        "compare": "operations, memory and training cost of models",
-        "bench": "images per second, and the share of this machine's peak",
+        "compare": "compare operations, memory and training cost of models",
+        "bench": "measure images per second, and the share of this machine's peak",
         "export": "write a model for ONNX Runtime, OpenVINO or torch.export",
-        "download": "fetch published weights",
+        "download": "download published weights",
         "convert": "convert weights between formats, or compare two files",
-        "doctor": "check this installation, as text for a report of a fault",
+        "doctor": "check this installation; prints text for a bug report",
     },
-    "subjects": {"with": "of `vit export`, .onnx or .xml: its logits are scored, not the run's"},
+    "subjects": {
+        "with": "a file of `vit export` (.onnx, .xml) to evaluate in place of the run's weights"
+    },
     "answers": {
-        "coverage": "a set with the true class this often: 0.9",
-        "unknown": "none of these outside this share of val: 0.95",
-        "confidence": "classes in a tree: answer with the deepest node whose probability is above "
-        "P",
+        "coverage": "add a set that holds the true class with probability P, such as 0.9",
+        "unknown": "report 'none of these' for images unlike a share P of val, such as 0.95",
+        "confidence": "in a tree of classes, answer with the deepest node of probability above P",
     },
 }
 """Table -> name -> its line in the help."""
 
 
 def rows(table: str) -> dict[str, str]:
-    """Name -> "module:object", installed packages last. UserError for a name twice."""
+    """Name -> "module:object", installed packages last. UserError for a duplicate name."""
     named = dict(TABLES[table])
     for name, entry in installed(table):
         if name in named:
@@ -185,7 +206,7 @@ def rows(table: str) -> dict[str, str]:
 
 
 def lines(table: str) -> dict[str, str]:
-    """Name -> its line in the help: ours, or the summary of the package that adds it."""
+    """Name -> its line in the help; for an installed package, the package's summary."""
     texts = {name: HELP[table].get(name, "") for name in rows(table)}
     for name, entry in installed(table):
         if entry.dist is not None:
@@ -195,7 +216,7 @@ def lines(table: str) -> dict[str, str]:
 
 @cache
 def installed(table: str) -> list[tuple[str, EntryPoint]]:
-    """Names and entry points of installed packages. UserError for one that is of no table."""
+    """Names and entry points of installed packages. UserError for an unknown table."""
     entries = sorted(entry_points(group=GROUP))
     for e in entries:
         if e.name.partition(".")[0] not in TABLES:
@@ -208,7 +229,7 @@ class NotInstalled(UserError):
 
 
 def made(row: str, kind: type[Kind]) -> Kind:
-    """An object of the class that a row names. UserError for one that is no whole `kind`."""
+    """An instance of the class of a row. UserError unless it is a `kind` with all methods."""
     entry = resolve(row)
     if isclass(entry) and issubclass(entry, kind) and not isabstract(entry):
         return entry()
@@ -216,7 +237,7 @@ def made(row: str, kind: type[Kind]) -> Kind:
 
 
 def resolve(row: str) -> Any:
-    """The object that a row names. NotInstalled without its module, UserError without it there."""
+    """The object of a row. NotInstalled without its module, UserError if the module lacks it."""
     module, _, name = row.partition(":")
     try:
         return getattr(import_module(module), name)

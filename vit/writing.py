@@ -1,31 +1,30 @@
-"""Folders that can be written to, and files that appear whole."""
+"""Writable folders, and files that appear whole or not at all."""
 
 import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from vit.errors import UserError
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `beside` gives
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names made by `beside`
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path with the suffix of `path`, which replaces `path` if nothing fails."""
+    """Context with a temporary path, which replaces `path` if nothing fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
         with naming(path):
             yield temporary
             with temporary.open("rb+") as stream:
-                os.fsync(stream.fileno())  # else a crash could leave the new name on an empty file
+                os.fsync(stream.fileno())  # or a crash could leave an empty file
             put(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -34,7 +33,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the system, such as of a full disk, name the file."""
+    """Context in which errors of the system, such as a full disk, name the file."""
     try:
         yield
     except OSError as error:
@@ -44,15 +43,15 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def beside(path: Path) -> Path:
-    """A temporary name with the suffix of `path`."""
+    """A temporary path in the folder of `path`, with its suffix."""
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
 
 
 def put(temporary: Path, path: Path) -> None:
-    """Gives a file or folder, complete on disk, its name; what had the name is removed.
+    """Renames a complete file or folder to `path`, and removes what had that name.
 
-    No system call replaces a folder: the old one is renamed before, and removed afterwards. For a
-    kill in between there is `recover`.
+    No system call replaces a folder: the old one is renamed first and removed last. `recover` mends
+    a kill in between.
     """
     old = beside(path)
     if path.is_dir() or (temporary.is_dir() and path.exists()):
@@ -69,12 +68,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str, *, errors: str = "backslashreplace") -> None:
-    """Writes a text file in UTF-8; `errors`, for what is not Unicode, is that of str.encode."""
+    """Writes a text file in UTF-8; `errors` is that of str.encode."""
     write_bytes(path, text.encode("utf-8", errors))
 
 
 def writable(folder: Path, option: str) -> Path:
-    """The folder, made if need be. UserError, with the `option`, if it cannot be written."""
+    """Creates the folder, if necessary. UserError with the `option` if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -87,12 +86,13 @@ def writable(folder: Path, option: str) -> Path:
 
 
 def recover(folder: Path, last: str) -> None:
-    """Names whole folders, known by their file `last`, that a kill has left unnamed; the newest.
+    """Renames complete folders that a kill left with temporary names, the newest of each name.
 
-    For the sole writer of `folder`, before `remove_orphans`.
+    A folder is complete if it has a file `last`. For the sole writer of `folder`, before
+    `remove_orphans`.
     """
-    found = [file for file in folder.glob(f".*/{last}") if is_temporary(file.parent.name)]
-    for file in sorted(found, key=lambda file: file.stat().st_mtime_ns, reverse=True):
+    files = [file for file in folder.glob(f".*/{last}") if is_temporary(file.parent.name)]
+    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         name = file.parent.stem.split(".")[1] + file.parent.suffix  # .last.1a2b3c4d.ckpt
         if not (folder / name).exists():
             file.parent.rename(folder / name)
@@ -106,7 +106,7 @@ def remove_orphans(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or folder, if it is there."""
+    """Deletes a file or folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -114,23 +114,23 @@ def remove(path: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """The name is one that `beside` gives."""
+    """True for a name made by `beside`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def for_spreadsheet(cells: Iterable[Any]) -> list[Any]:
-    """The cells of a row; texts that a spreadsheet would run as formulas get a leading '."""
+def for_spreadsheet(cells: Iterable[object]) -> list[object]:
+    """The cells of a row, with a ' before texts that a spreadsheet would run as formulas."""
     signs = ("=", "+", "-", "@", "\t", "\r", "\n")
     return [f"'{c}" if isinstance(c, str) and c.startswith(signs) else c for c in cells]
 
 
-def write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, object]) -> None:
     """Writes a JSON file for people to read and edit."""
     write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def _sync_directory(folder: Path) -> None:
-    """Syncs the new name to disk, where the system can (Windows cannot)."""
+    """Syncs new names to disk if the system can (Windows cannot)."""
     with suppress(OSError):  # some network file systems refuse this; the file itself is on disk
         handle = os.open(folder, os.O_RDONLY)
         try:

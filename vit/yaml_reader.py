@@ -1,5 +1,4 @@
-"""Reader of recipes, configurations and typed options: PyYAML's, with keys and dates as they are
-typed, and 1e-3 as a number."""
+"""YAML of recipes, configurations and options: keys and dates stay text, 1e-3 is a number."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,9 +13,9 @@ TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values; keys are text, and one that is given twice is an error."""
+    """Loader of plain values, whose keys are text; a duplicate key is an error."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names: set[str] = set()
         for key, _ in node.value:
             name = str(key.value)
@@ -35,7 +34,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+012345
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Content of a recipe or config.yaml. UserError if it is not a mapping of options."""
+    """Reads a recipe or config.yaml. UserError if it is not a mapping of options."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -49,7 +48,7 @@ def read_options(path: Path) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every option in nested mappings."""
+    """Yields (dotted name, value) of every option in nested mappings."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
@@ -58,7 +57,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def load_yaml(text: str, source: str) -> Any:
-    """Value of a text. UserError names `source` and the line of the error."""
+    """The value of a text. UserError names `source` and the line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the date 2024-13-45

@@ -1,18 +1,15 @@
 """The measured Table 1: exponents, paths and chains against closed forms; resumed."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.complexity import page
+from benchmarks.papers.complexity import run as ours
 
 
-def test_sizes_are_measured_once_and_kept(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = load_benchmark("complexity")
+def test_sizes_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "complexity.json"
     content = ours.main(["--quick", "--results", str(file)])
     saved = json.loads(file.read_text())
@@ -27,16 +24,14 @@ def test_sizes_are_measured_once_and_kept(
 
 
 @pytest.mark.parametrize("grid", [[8, 8], [8, 16]])
-def test_paths_are_those_of_theory(load_benchmark: Load, grid: list[int]) -> None:
-    ours, page = load_benchmark("complexity"), load_benchmark("complexity_page")
+def test_paths_are_those_of_theory(grid: list[int]) -> None:
     assert page.THEORY.keys() == ours.ARMS.keys()
     for arm in ("softmax", "window", "axial, alternate", "bigbird", "lstm", "synthesizer, random"):
         assert ours.path(ours.ARMS[arm], grid, 64) == page.THEORY[arm].layers(*grid), arm
 
 
-def test_operations_are_those_of_theory_and_only_recurrences_wait(load_benchmark: Load) -> None:
+def test_operations_are_those_of_theory_and_only_recurrences_wait() -> None:
     """Both passes have three products for each one of forward, of 2 operations per multiply-add."""
-    ours = load_benchmark("complexity")
     for grid, width in (([8, 8], 64), ([8, 16], 128)):
         n, d = grid[0] * grid[1], width
         expected = {
@@ -62,16 +57,8 @@ def test_operations_are_those_of_theory_and_only_recurrences_wait(load_benchmark
             assert long == short, arm
 
 
-def test_exponents_of_closed_forms(load_benchmark: Load) -> None:
-    page = load_benchmark("complexity_page")
+def test_exponents_of_closed_forms() -> None:
     sizes = [64, 128, 256, 512]
-    assert page.fitted(sizes, [3.0 * size**1.5 for size in sizes])[0] == pytest.approx(1.5)
-    # Two sizes 10 % above the line and two below it: t with 2 degrees of freedom is 4.303.
-    noisy = [size * 1.1**sign for size, sign in zip(sizes, (1, -1, -1, 1), strict=True)]
-    mean, half = page.fitted(sizes, noisy)
-    squares = sum((i - 1.5) ** 2 for i in range(4)) * math.log(2) ** 2
-    assert mean == pytest.approx(1)
-    assert half == pytest.approx(4.303 * (4 * math.log(1.1) ** 2 / 2 / squares) ** 0.5)
     arms = {"both": [1e-6, 1e-6], "forward": [1e-6, 1e-6], "bytes": 1, "operations": 1}
     rows = [
         {"axis": "tokens", "tokens": n, "arms": {"softmax": {

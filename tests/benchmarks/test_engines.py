@@ -1,4 +1,4 @@
-"""benchmarks/engines.py at the smallest size, folder_speed.py, and their tables on a page."""
+"""benchmarks/speed/engines.py at the smallest size, folder_speed.py, and their tables on a page."""
 
 import json
 import sys
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.benchmarks.conftest import Load
+from benchmarks.lib import harness
+from benchmarks.speed import engines, folder_speed, page
 from vit import ViTConfig
 
 TINY = ViTConfig(
@@ -18,13 +19,12 @@ TINY = ViTConfig(
 
 
 def test_engines_have_one_row_each_and_a_table(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("openvino")
     for name in ("onnxruntime", "nncf"):  # as without them
         monkeypatch.setitem(sys.modules, name, None)
-    engines, page = load_benchmark("engines"), load_benchmark("speed_page")
     monkeypatch.setattr(engines, "configuration", lambda name: TINY)
     monkeypatch.setattr(engines, "SHORTEST", 0.0)
     monkeypatch.setattr(engines, "has_bfloat16", lambda: True)
@@ -56,9 +56,8 @@ def base(rows: dict[Any, Any]) -> Any:
 
 
 def test_a_folder_is_timed_with_the_fastest_settings_of_each_arm(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness, folder_speed = load_benchmark("harness"), load_benchmark("folder_speed")
     (tmp_path / "all").mkdir()
     for name in "ab":
         (tmp_path / "all" / name).touch()
@@ -79,6 +78,6 @@ def test_a_folder_is_timed_with_the_fastest_settings_of_each_arm(
     assert found["timm loop"]["equal_answers"] == 0.5
     rows = [{"arm": arm, **row} for arm, row in found.items()]
     content = harness.document("folder_speed", rows, count=2, rounds=3)
-    text = "\n".join(load_benchmark("speed_page").folder(content))
+    text = "\n".join(page.folder(content))
     assert "| streaming | batch 32 | 0.2 | 0.50 (0.50-0.50) | 50.0% |" in text
     assert "| transformers pipeline |  | not run: transformers is not installed |  |  |" in text

@@ -5,17 +5,12 @@ import json
 import statistics
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.benchmarks.conftest import Load
-
-
-@pytest.fixture
-def benchmark(load_benchmark: Load) -> ModuleType:
-    return load_benchmark("masked_patches")
+from benchmarks.papers.few_images import run as few
+from benchmarks.papers.masked_patches import run as benchmark
 
 
 @pytest.fixture
@@ -35,9 +30,7 @@ def images(manifest: Path, split: str) -> list[tuple[str, str]]:
         return [(r["path"], r["label"]) for r in csv.DictReader(file) if r["split"] == split]
 
 
-def test_subsets_are_shares_of_each_class_and_lie_in_each_other(
-    benchmark: ModuleType, data: Path, tmp_path: Path
-) -> None:
+def test_subsets_are_shares_of_each_class_and_lie_in_each_other(data: Path, tmp_path: Path) -> None:
     small, large = tmp_path / "runs" / "5.csv", tmp_path / "runs" / "20.csv"
     assert benchmark.write_subset(data, 5, small) == 5
     assert benchmark.write_subset(data, 20, large) == 20
@@ -47,13 +40,12 @@ def test_subsets_are_shares_of_each_class_and_lie_in_each_other(
 
 
 def test_draws_are_equal_shares_of_what_tuned_no_rule(
-    load_benchmark: Load, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = load_benchmark("few_images")
     monkeypatch.setattr(few, "DRAWN_FROM", 20)
     files = [tmp_path / f"{seed}.csv" for seed in (0, 0, 1)]
     for seed, file in zip((0, 0, 1), files, strict=True):
-        few.draw_images(data, 4, seed, file)
+        few.draw(data, 4, seed, file)
     first, again, other = (images(file, "train") for file in files)
     assert first == again != other
     assert Counter(label for _, label in first) == {"cat": 4, "dog": 4}
@@ -61,8 +53,7 @@ def test_draws_are_equal_shares_of_what_tuned_no_rule(
     assert {Path(path).name for path, label in first if label == "dog"} < set(allowed)
 
 
-def test_a_gain_is_paired_by_image_and_averaged_over_seeds_first(load_benchmark: Load) -> None:
-    few = load_benchmark("few_images")
+def test_a_gain_is_paired_by_image_and_averaged_over_seeds_first() -> None:
     ours = [{"a": True, "b": True, "c": False}, {"a": True, "b": False, "c": False}]
     theirs = [{"a": False, "b": True, "c": False}, {"a": False, "b": False, "c": True}]
     gains = (1.0, 0.0, -0.5)
@@ -73,7 +64,7 @@ def test_a_gain_is_paired_by_image_and_averaged_over_seeds_first(load_benchmark:
 
 
 def test_every_cell_is_run_and_written(
-    benchmark: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[list[str], Path]] = []
 

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,14 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.few_images import peers as benchmark
 
 SECONDS = 0.5  # of CPU that a step takes by the test's clock
-
-
-@pytest.fixture
-def benchmark(load_benchmark: Load) -> ModuleType:
-    return load_benchmark("finetune_peers")
 
 
 class Clock:
@@ -31,7 +25,7 @@ class Clock:
 
 
 def test_as_many_steps_as_fit_are_taken_and_start_up_is_not_counted(
-    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(benchmark, "time", clock)
@@ -54,7 +48,7 @@ def test_as_many_steps_as_fit_are_taken_and_start_up_is_not_counted(
     assert spent == pytest.approx(20.0)
 
 
-def task(benchmark: ModuleType, training_photos: Path, **values: Any) -> Any:
+def task(training_photos: Path, **values: Any) -> Any:
     rows = {
         split: [
             (file, label)
@@ -86,7 +80,6 @@ class Recorder(nn.Module):
     ("name", "rate", "kind"), [("timm", 0.1 * 44 / 256, "SGD"), ("timm-card", 5e-5, "AdamW")]
 )
 def test_rates_of_timm_rise_fall_and_end_with_the_budget(
-    benchmark: ModuleType,
     training_photos: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -108,7 +101,7 @@ def test_rates_of_timm_rise_fall_and_end_with_the_budget(
 
     hook = register_optimizer_step_pre_hook(note)
     try:
-        trained = benchmark.PEERS[name][2](task(benchmark, training_photos))
+        trained = benchmark.PEERS[name][2](task(training_photos))
     finally:
         hook.remove()
     assert (trained.steps, trained.batch) == (12, 44)

@@ -1,4 +1,4 @@
-"""benchmarks/goldens.py: three runs repeat themselves, and a changed bit is noticed."""
+"""benchmarks/parity/goldens.py: three runs repeat themselves, and a changed bit is noticed."""
 
 import csv
 import json
@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.benchmarks.conftest import Load
+from benchmarks.parity import goldens
 
 
 @pytest.mark.slow
 def test_three_runs_leave_the_same_bits(
-    load_benchmark: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["goldens.py", "--quick"])
-    assert load_benchmark("goldens").main() == 0, capsys.readouterr().out
+    assert goldens.main() == 0, capsys.readouterr().out
     assert "3 runs: equal" in capsys.readouterr().out
 
 
@@ -34,10 +34,7 @@ def _run(folder: Path) -> Path:
     return folder
 
 
-def test_a_changed_bit_changes_one_digest_and_seconds_none(
-    load_benchmark: Load, tmp_path: Path
-) -> None:
-    goldens = load_benchmark("goldens")
+def test_a_changed_bit_changes_one_digest_and_seconds_none(tmp_path: Path) -> None:
     run = _run(tmp_path / "run")
     before = {"run": goldens.digests_of(run)}
     assert set(before["run"]) == {

@@ -4,15 +4,15 @@ import json
 import statistics
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.benchmarks.conftest import Load
+from benchmarks.lib import harness
 
 WRITE = """
 import json, pathlib, sys
+from benchmarks.lib import harness
 folder = pathlib.Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "made").open("a").write("x")
@@ -20,13 +20,8 @@ folder.mkdir(parents=True, exist_ok=True)
 """
 
 
-@pytest.fixture
-def harness(load_benchmark: Load) -> ModuleType:
-    return load_benchmark("harness")
-
-
 def test_a_finished_run_is_reused_and_an_unfinished_one_goes_on(
-    harness: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "runs" / "seed-0"
     command = [sys.executable, "-c", WRITE, str(folder)]
@@ -40,15 +35,13 @@ def test_a_finished_run_is_reused_and_an_unfinished_one_goes_on(
         harness.run_once(command, folder, ["-c", "b"])
 
 
-def test_a_run_that_fails_ends_the_command_with_its_last_line(
-    harness: ModuleType, tmp_path: Path
-) -> None:
+def test_a_run_that_fails_ends_the_command_with_its_last_line(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('why'); raise SystemExit(3)"]
     with pytest.raises(SystemExit, match=r"exit status 3\): why; see"):
         harness.run_once(command, tmp_path / "run", None)
 
 
-def test_a_row_has_mean_and_spread_over_the_seeds_and_no_local_path(harness: ModuleType) -> None:
+def test_a_row_has_mean_and_spread_over_the_seeds_and_no_local_path() -> None:
     facts: dict[str, Any] = {"command": "vit fit --data.root /home/me/photos", "split": "test"}
     facts |= dict.fromkeys(("images", "precision", "hardware", "versions"), "as it is")
     facts |= {name: 2.0 for name in harness.KEPT}
@@ -67,7 +60,6 @@ def test_a_row_has_mean_and_spread_over_the_seeds_and_no_local_path(harness: Mod
     [([], "standard.json"), (["--quick"], None), (["--quick", "--results", "own"], "own")],
 )
 def test_quick_writes_only_where_it_is_told(
-    harness: ModuleType,
     options: list[str],
     written: str | None,
     tmp_path: Path,
@@ -75,6 +67,7 @@ def test_quick_writes_only_where_it_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    harness.publish([1], harness.arguments("A script.").parse_args(options), Path("standard.json"))
+    monkeypatch.setattr(harness, "results_path", lambda name: Path(f"{name}.json"))
+    harness.publish([1], harness.arguments("A script.").parse_args(options), "standard")
     assert json.loads(capsys.readouterr().out) == [1]
     assert [path.name for path in tmp_path.iterdir()] == ([written] if written else [])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.benchmarks.conftest import Load
+from benchmarks.speed import data, gpu, scaling, startup, threads
 
 Run = Callable[..., dict[str, Any]]
 
@@ -39,9 +39,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_every_axis_is_measured_and_drawn(
-    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    scaling = load_benchmark("scaling")
     sizes = {"image_size": 32, "patch_size": 16, "width": 64, "depth": 1, "batch": 1}
     axes = {"batch": (1, 2), "width": (64, 128)}
     monkeypatch.setattr(scaling, "BASE", sizes)
@@ -54,8 +53,7 @@ def test_every_axis_is_measured_and_drawn(
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_exponents_are_slopes_of_time_over_size(load_benchmark: Load) -> None:
-    scaling = load_benchmark("scaling")
+def test_exponents_are_slopes_of_time_over_size() -> None:
     quadratic = {p: scaling.Times((3.0 * p**2, 6.0 * p**2)) for p in (2, 4, 8)}
     ones = dict.fromkeys(quadratic, 1)
     assert scaling.exponents("width", quadratic, ones) == pytest.approx([2.0, 2.0])
@@ -63,9 +61,8 @@ def test_exponents_are_slopes_of_time_over_size(load_benchmark: Load) -> None:
 
 
 def test_startup_is_compared_with_importing_torch(
-    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    startup = load_benchmark("startup")
     short = [sys.executable, "-c", "pass"]
     commands = {"import torch": short, "busy": [sys.executable, "-c", "sum(range(10**7))"]}
     monkeypatch.setattr(startup, "prepare", lambda folder: None)
@@ -76,9 +73,8 @@ def test_startup_is_compared_with_importing_torch(
 
 
 def test_a_step_is_measured_with_each_number_of_threads(
-    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = load_benchmark("threads")
     monkeypatch.setattr(threads, "TURN", 0.0)
     monkeypatch.setattr(threads, "hardware", lambda: {"cpu": "c", "cores": 2})
     monkeypatch.setattr(threads, "STEPS", [("digits", "inference", 1)])
@@ -100,9 +96,9 @@ def write(folder: Path, count: int, height: int, width: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 def test_every_figure_of_reading_images_is_there_and_the_pixels_agree(
-    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    data, sizes = load_benchmark("data"), tmp_path / "sizes"
+    sizes = tmp_path / "sizes"
     write(tmp_path / "photos" / "all", 21, 300, 400)
     write(tmp_path / "small" / "a", 8, 8, 8)
     write(tmp_path / "small" / "b", 8, 8, 8)
@@ -131,8 +127,8 @@ def test_every_figure_of_reading_images_is_there_and_the_pixels_agree(
     ],
 )
 def test_a_part_of_the_gpu_benchmark_runs_on_the_cpu(
-    part: str, column: str, values: list[Any], load_benchmark: Load, run: Run
+    part: str, column: str, values: list[Any], run: Run
 ) -> None:
-    content = run(load_benchmark("gpu"), part, "--device", "cpu", "--quick")
+    content = run(gpu, part, "--device", "cpu", "--quick")
     assert [row[column] for row in content["rows"]] == values
     assert all(row.get("error", 0) < 1e-5 for row in content["rows"])

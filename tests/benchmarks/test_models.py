@@ -1,4 +1,4 @@
-"""benchmarks/models.py at the smallest size: what is compared, and what decides."""
+"""benchmarks/speed/models.py at the smallest size: what is compared, and what decides."""
 
 import json
 import sys
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.benchmarks.conftest import Load
+from benchmarks.lib import model_peers as peers
+from benchmarks.lib import model_verdicts as module
+from benchmarks.speed import models
 from vit import ViTConfig, create_model
 
 pytest.importorskip("timm")
@@ -19,8 +21,7 @@ SIZES |= {"depth": 2, "mlp_dim": 32, "num_heads": 2}
 TINY = ViTConfig(**SIZES, activation="gelu")
 
 
-def test_the_four_libraries_build_one_architecture(load_benchmark: Load) -> None:
-    peers = load_benchmark("model_peers")
+def test_the_four_libraries_build_one_architecture() -> None:
     sizes = {}
     for setting in peers.settings(TINY, "cpu", "inference"):
         model = peers.BUILDERS[setting.library](TINY, setting)
@@ -31,8 +32,7 @@ def test_the_four_libraries_build_one_architecture(load_benchmark: Load) -> None
     assert set(sizes.values()) == {sum(p.numel() for p in ours.parameters())}
 
 
-def test_explicit_attention_is_another_kernel_of_the_same_model(load_benchmark: Load) -> None:
-    peers = load_benchmark("model_peers")
+def test_explicit_attention_is_another_kernel_of_the_same_model() -> None:
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     for library in ("timm", "transformers"):
         kernels, logits = [], []
@@ -47,12 +47,11 @@ def test_explicit_attention_is_another_kernel_of_the_same_model(load_benchmark: 
 
 
 def test_models_are_held_against_timm_and_the_limit(
-    load_benchmark: Load,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    models, file = load_benchmark("models"), tmp_path / "some.json"
+    file = tmp_path / "some.json"
     monkeypatch.setattr(models, "configuration", lambda name: TINY)
     monkeypatch.setattr(models, "SHORTEST", 0.0)
     monkeypatch.setattr(models, "FINAL_SECONDS", 0.0)
@@ -82,8 +81,7 @@ def row(setting: str, *ratios: float) -> dict:
     return facts | {"setting": setting, "ratios": ratios, "ratio": sorted(ratios)[1]}
 
 
-def test_ours_is_compared_with_the_best_peer(load_benchmark: Load) -> None:
-    module = load_benchmark("model_verdicts")
+def test_ours_is_compared_with_the_best_peer() -> None:
     rows = [
         row("timm, default", 1, 1, 1),
         row("timm, fp32", 2, 1, 4),
@@ -100,10 +98,7 @@ def test_ours_is_compared_with_the_best_peer(load_benchmark: Load) -> None:
     assert module.mean_ratio([verdict, faster], "fp32") == pytest.approx((1.5 * 3) ** 0.5)
 
 
-def test_a_final_of_the_same_settings_takes_the_place_of_the_first_ratio(
-    load_benchmark: Load,
-) -> None:
-    module = load_benchmark("model_verdicts")
+def test_a_final_of_the_same_settings_takes_the_place_of_the_first_ratio() -> None:
     rows = [row("timm, default", 1, 1, 1), row("timm, fp32", 2, 1, 4), row("vit, fp32", 3, 3, 2)]
     ratios = [1.3, 1.0, 1.1, 1.2, 0.9, 1.4, 1.5]
     key = {"model": "m", "what": "training", "precision": "fp32"}
@@ -120,7 +115,7 @@ def test_a_final_of_the_same_settings_takes_the_place_of_the_first_ratio(
 # Ranks of the interval of at least 95 %: table of the sign test.
 @pytest.mark.parametrize(("n", "low", "high"), [(5, 1, 5), (6, 1, 6), (10, 2, 9), (25, 8, 18)])
 def test_the_interval_of_a_median_has_the_ranks_of_the_sign_test(
-    n: int, low: int, high: int, load_benchmark: Load
+    n: int, low: int, high: int
 ) -> None:
     values = [float(i) for i in range(n, 0, -1)]
-    assert load_benchmark("model_verdicts").median_interval(values) == (low, high)
+    assert module.median_interval(values) == (low, high)

@@ -8,36 +8,34 @@ from typing import Any
 import pytest
 import torch
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.modifications import page
+from benchmarks.papers.modifications import run as ours
 from vit.extensions.variants.table import CHANGES
 
 
 def test_every_arm_is_trained_once_and_shown(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, page = load_benchmark("modifications"), load_benchmark("modifications_page")
     file = tmp_path / "modifications.json"
     content = ours.main(["--quick", "--results", str(file)])
     assert [row["arm"] for row in content["rows"]] == list(ours.ARMS)
     saved = json.loads(file.read_text())
     monkeypatch.setattr(ours, "train", None)  # nothing is left to train
     assert ours.main(["--quick", "--results", str(file)])["rows"] == saved["rows"]
-    text = page.text(saved)
+    text = "\n".join(page.texts(saved).values())
     for arm in ours.ARMS:
         assert f"| {arm} |" in text
     used = {(kind, part["name"]) for arm in ours.ARMS.values() for kind, part in arm.parts.items()}
     shown = {(kind, name) for kind in CHANGES for name in CHANGES[kind] if kind != "mixer"}
     assert shown - used == {("mlp", "relu")}  # which all others have
-    described = {(kind.strip("`"), names) for kind, names, *_ in page.PARTS}
+    lines = [line.split("|") for line in page.PAGE.read_text(encoding="utf-8").splitlines()]
+    described = {(line[1].strip(" `"), line[2]) for line in lines if len(line) == 7}
     for kind, name in shown:
         assert any(kind == other and f"`{name}`" in names for other, names in described)
     assert page.PAPER.keys() <= {*ours.PLAIN_ARMS, *ours.MIXED}
 
 
-def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline(
-    load_benchmark: Load,
-) -> None:
-    ours = load_benchmark("modifications")
+def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline() -> None:
     for setting in (ours.SETTING, ours.LARGE):
         plain = ours.config_of(setting, ours.BASELINE)
         cost = ours.work(plain)
@@ -57,10 +55,7 @@ def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline(
             assert ours.work(ours.config_of(setting, arm)).flops < cost.flops
 
 
-def test_a_stopped_command_has_every_arm_once_and_the_noise_before_second_seeds(
-    load_benchmark: Load,
-) -> None:
-    ours = load_benchmark("modifications")
+def test_a_stopped_command_has_every_arm_once_and_the_noise_before_second_seeds() -> None:
     order = ours.schedule("cifar10", False)
     arms = list(ours.ARMS)
     assert order[:2] == [(99, "cifar10", "rate 0.001"), (99, "cifar10", "rate 0.003")]
@@ -80,8 +75,7 @@ def contents(losses: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def test_a_verdict_is_by_twice_the_deviation_of_the_baseline(load_benchmark: Load) -> None:
-    page = load_benchmark("modifications_page")
+def test_a_verdict_is_by_twice_the_deviation_of_the_baseline() -> None:
     given = {"ReLU": [1.0, 1.1, 1.2], "GELU": [1.31], "Swish": [1.29, 1.29], "GLU": [0.5, 1.0]}
     losses = page.Losses(page.Rows(contents(given)), "cifar10")
     assert losses.twice == pytest.approx(0.2) and losses.seeds == 3
@@ -98,8 +92,7 @@ def test_a_verdict_is_by_twice_the_deviation_of_the_baseline(load_benchmark: Loa
     assert one.sign(["GELU"]) == 0  # of one seed, nothing is known
 
 
-def test_orders_of_losses_are_compared_by_rank(load_benchmark: Load) -> None:
-    page = load_benchmark("modifications_page")
+def test_orders_of_losses_are_compared_by_rank() -> None:
     arms = list(page.PAPER)[:10]
     ours = dict(zip(arms, torch.rand(10).tolist(), strict=True))
     rows = page.Rows(contents({arm: [loss] for arm, loss in ours.items()}))

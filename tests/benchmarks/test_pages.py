@@ -5,47 +5,54 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.benchmarks.conftest import Load
+from benchmarks import notebooks
+from benchmarks.lib import pages
+from benchmarks.papers.compute import run as compute
+from benchmarks.parity import families, parity
 from vit.extensions.compute.devices import held
 from vit.models.resnet import StdConv2d, pad_same
 from vit.models.zoo import model_config
 from vit.weights.building import build_empty
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = pages.ROOT
 
 
 @pytest.fixture(autouse=True)
-def _check(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def _check(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script compares its page instead of writing it."""
     monkeypatch.setattr(sys, "argv", ["", "--check"])
 
 
-PAGES = (
-    *("speed", "few_images", "confidence", "unknown", "planted", "scaling", "vtab"),
-    *("positions", "data_size", "ablations", "robustness", "self_training", "pretraining"),
-    *("modifications", "complexity"),
-)
-SCRIPTS = [*(f"{name}_page" for name in PAGES), "notebooks"]
+SCRIPTS = ["benchmarks/notebooks.py", "benchmarks/readme.py"]
+SCRIPTS += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").rglob("*page.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_page_is_up_to_date(script: str) -> None:
     with pytest.raises(SystemExit) as done:
-        runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")
-    assert done.value.code == 0, f"run python benchmarks/{script}.py"
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert done.value.code == 0, f"run {script}"
+
+
+def test_the_readme_names_every_script() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    paths = [path for path in (ROOT / "benchmarks").rglob("*.py") if path.parent.name != "lib"]
+    names = {path.parent.name if path.stem == "run" else path.stem for path in paths}
+    assert len(text.splitlines()) <= 70
+    assert {name for name in names if name not in text} <= {"__init__", "planted_page"}
 
 
 def test_a_notebook_is_its_page_behind_what_a_hosted_one_needs(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notebooks = load_benchmark("notebooks")
     for name in notebooks.PAGES:
-        page = (BENCHMARKS.parent / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
         document = json.loads(notebooks.path_of(name).read_text(encoding="utf-8"))
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in document["cells"]]
         assert cells[0] == ("code", notebooks.HOSTED) and notebooks.FILES in cells[1][1]
@@ -59,14 +66,13 @@ def test_a_notebook_is_its_page_behind_what_a_hosted_one_needs(
     assert len(list(tmp_path.glob("my_photos/*/*.png"))) == 30
 
 
-def test_table_6_is_up_to_date(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute = load_benchmark("compute")
+def test_table_6_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute, "CHECKED", ["bit_r50x1"])  # the rest equals closed formulas
-    assert compute.main() == 0, "run python benchmarks/compute.py"
+    assert compute.main() == 0, "run python -m benchmarks.papers.compute.run"
 
 
-def test_memory_of_devices_is_counted_as_the_results_say(load_benchmark: Load) -> None:
-    content = load_benchmark("pages").load("sharded_memory")
+def test_memory_of_devices_is_counted_as_the_results_say() -> None:
+    content = pages.load("results/sharded_memory")
     for row in content["rows"]:
         network = build_empty(model_config(row["model"]))
         assert held(network, row["precision"], row["strategy"], row["devices"]) == row["bytes"]
@@ -76,19 +82,17 @@ def test_memory_of_devices_is_counted_as_the_results_say(load_benchmark: Load) -
         assert first == (near if kind == "peak" else counted[kind])
 
 
-@pytest.mark.parametrize(("script", "results"), [("parity", "parity_*"), ("families", "families")])
-def test_a_page_of_measured_logits_is_that_of_its_results(
-    script: str, results: str, load_benchmark: Load
-) -> None:
+@pytest.mark.parametrize("script", [parity, families])
+def test_a_page_of_measured_logits_is_that_of_its_results(script: ModuleType) -> None:
     pytest.importorskip("timm")
-    [file] = (BENCHMARKS / "results").glob(f"{results}.json")
-    document = load_benchmark("pages").load(file.stem)
-    page = (BENCHMARKS.parent / "docs" / f"{script}.md").read_text(encoding="utf-8")
-    assert load_benchmark(script).page(document) == page
+    name = script.__name__.rpartition(".")[2]
+    [file] = (ROOT / "benchmarks" / "results").glob(f"{name}*.json")
+    document = pages.load(f"results/{file.stem}")
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert pages.filled(script.PAGE, table=script.text(document)) == page
 
 
-def test_padding_is_counted_as_a_sum_of_ones_counts_it(load_benchmark: Load) -> None:
-    compute = load_benchmark("compute")
+def test_padding_is_counted_as_a_sum_of_ones_counts_it() -> None:
     for name in ("bit_r50x1", "r26_vit_s32"):
         model, counts = build_empty(model_config(name)), []
 

@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 from scipy.stats import t
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.pretraining import cost as mae_cost
+from benchmarks.papers.pretraining import page
+from benchmarks.papers.pretraining import run as script
 
 
 @pytest.fixture
@@ -29,9 +31,8 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_the_quick_run_is_complete_and_is_not_made_twice(
-    load_benchmark: Load, pictures: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, page = load_benchmark("pretraining"), load_benchmark("pretraining_page")
     monkeypatch.setattr(script, "QUICK_ARMS", (script.RANDOM, script.PREFIX))
     runs, file = pictures.parent / "runs", pictures.parent / "results.json"
     words = ["--quick", "--data", str(pictures), "--runs", str(runs), "--results", str(file)]
@@ -50,8 +51,7 @@ def test_the_quick_run_is_complete_and_is_not_made_twice(
         script.main(words[1:])
 
 
-def test_shares_lie_in_each_other_and_val_in_none(load_benchmark: Load, pictures: Path) -> None:
-    script = load_benchmark("pretraining")
+def test_shares_lie_in_each_other_and_val_in_none(pictures: Path) -> None:
     found = {}
     for percent in (10, 50):
         file = script.draw(pictures, percent, script.QUICK, pictures.parent / f"{percent}.csv")
@@ -76,8 +76,7 @@ def made(script: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def test_every_arm_has_a_seed_and_the_best_of_each_kind_three(load_benchmark: Load) -> None:
-    script = load_benchmark("pretraining")
+def test_every_arm_has_a_seed_and_the_best_of_each_kind_three() -> None:
     rows = made(script)
     assert [row["arm"] for row in rows[: len(script.ARMS)]] == list(script.ARMS)
     counts = Counter(row["arm"] for row in rows)
@@ -89,8 +88,7 @@ def test_every_arm_has_a_seed_and_the_best_of_each_kind_three(load_benchmark: Lo
     assert {row["seed"] for row in rows[-8:]} == {1, 2}
 
 
-def test_a_verdict_is_that_of_the_pooled_noise(load_benchmark: Load) -> None:
-    script, page = load_benchmark("pretraining"), load_benchmark("pretraining_page")
+def test_a_verdict_is_that_of_the_pooled_noise() -> None:
     found = page.Results({"rows": made(script)})
     # Seeds give at, at + 1, at + 2: variance 1 in each of the four arms that have three.
     assert found.noise("10 %") == (1.0, 8)
@@ -105,8 +103,8 @@ def test_a_verdict_is_that_of_the_pooled_noise(load_benchmark: Load) -> None:
     assert said == ["seen", "not seen", "within noise", "within noise"]
 
 
-def test_the_cost_of_mask_tokens_is_counted_and_timed(load_benchmark: Load) -> None:
-    [row] = load_benchmark("mae_cost").main(["--quick", "--rounds", "1"])["rows"]
+def test_the_cost_of_mask_tokens_is_counted_and_timed() -> None:
+    [row] = mae_cost.main(["--quick", "--rounds", "1"])["rows"]
     assert row["model"] == "vit_b16" and row["seconds"] > 0
     assert row["operations_ratio"] > 1.3
     assert row["ratio_min"] == row["ratio"] == row["ratio_max"] > 0

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.robustness import run as benchmark
 
 
 def test_the_quick_run_ends_well_and_is_not_made_twice(
-    load_benchmark: Load,
     training_photos: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys,
 ) -> None:
-    benchmark = load_benchmark("robustness")
     args = ["--data", str(training_photos), "--out", str(tmp_path), "--quick"]
     monkeypatch.setattr(sys, "argv", ["", *args])
     benchmark.main()

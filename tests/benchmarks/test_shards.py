@@ -1,14 +1,15 @@
-"""benchmarks/shards.py: its server, and its table on a page."""
+"""benchmarks/speed/shards.py: its server, and its table on a page."""
 
 import os
 import urllib.request
 from pathlib import Path
 
-from tests.benchmarks.conftest import Load
+from benchmarks.lib import harness
+from benchmarks.speed import page, shards
 
 
-def test_the_server_gives_files_and_parts_of_them(load_benchmark: Load, tmp_path: Path) -> None:
-    shards, content = load_benchmark("shards"), os.urandom(100_000)
+def test_the_server_gives_files_and_parts_of_them(tmp_path: Path) -> None:
+    content = os.urandom(100_000)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.tar").write_bytes(content)
     with shards.served(tmp_path) as address:
@@ -22,8 +23,7 @@ def test_the_server_gives_files_and_parts_of_them(load_benchmark: Load, tmp_path
                 assert answer.read() == part and answer.status == (206 if asked else 200)
 
 
-def test_a_table_has_a_row_per_source(load_benchmark: Load) -> None:
-    page, harness = load_benchmark("speed_page"), load_benchmark("harness")
+def test_a_table_has_a_row_per_source() -> None:
     ratio = {"ratio": 0.9, "ratio_min": 0.8, "ratio_max": 1.0}
     row = {"images": "photos", "arm": "tar", "count": 1536, "images_per_second": 250.0}
     row |= {"of_limit": ratio, "over_peer": {"webdataset over http": ratio}}

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.benchmarks.conftest import Load
+from benchmarks.lib import sweep
+from benchmarks.papers.ablations import page as ablations_page
+from benchmarks.papers.ablations import run as ablations
+from benchmarks.papers.data_size import page
+from benchmarks.papers.data_size import run as data_size
+from benchmarks.papers.self_training import page as self_training_page
+from benchmarks.papers.self_training import run as self_training
 from vit.extensions.compute.candidate import from_config
 from vit.models.zoo import model_config
 from vit.recipes import find_recipe
@@ -37,11 +43,6 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def data_size(load_benchmark: Load) -> ModuleType:
-    return load_benchmark("data_size")
-
-
 def drawn(module: ModuleType, data: Path, *draw: Any) -> dict[str, set[tuple[str, str]]]:
     """Split -> images and labels of a draw."""
     file = data.parent / "runs" / "draw.csv"
@@ -53,7 +54,7 @@ def drawn(module: ModuleType, data: Path, *draw: Any) -> dict[str, set[tuple[str
     return found
 
 
-def test_draws_lie_in_each_other_and_share_val(data_size: ModuleType, pictures: Path) -> None:
+def test_draws_lie_in_each_other_and_share_val(pictures: Path) -> None:
     small, large, other = (
         drawn(data_size, pictures, "all", *which) for which in ((10, 0), (50, 0), (50, 1))
     )
@@ -63,7 +64,7 @@ def test_draws_lie_in_each_other_and_share_val(data_size: ModuleType, pictures: 
     assert len(large["train"]) == 5 * round(0.5 * 29) and len(small["test"]) == 20
 
 
-def test_classes_left_out_are_those_of_the_few_shots(data_size: ModuleType, pictures: Path) -> None:
+def test_classes_left_out_are_those_of_the_few_shots(pictures: Path) -> None:
     labels = {
         sweep: {label for _, label in drawn(data_size, pictures, sweep, 100, 0)["train"]}
         for sweep in ("part", "few-shot", "all")
@@ -82,7 +83,7 @@ def training_flops(words: list[str]) -> int:
     return from_config(name, model_config(name, **fields)).work.training_flops
 
 
-def test_the_models_take_equal_compute(data_size: ModuleType) -> None:
+def test_the_models_take_equal_compute() -> None:
     flops = {name: training_flops(words) for name, words in data_size.MODELS.items()}
     compared = [flops[name] for name in ("vit", "bit", "hybrid")]
     assert max(compared) < 1.01 * min(compared)
@@ -97,7 +98,6 @@ def run(module: ModuleType, capsys: pytest.CaptureFixture[str], *options: str) -
 
 
 def test_a_sweep_is_trained_once(
-    data_size: ModuleType,
     pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -118,13 +118,11 @@ def test_a_sweep_is_trained_once(
 
 
 def test_the_ablations_run(
-    load_benchmark: Load,
     pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    ablations = load_benchmark("ablations")
     options = ("--data", str(pictures), "--runs", str(pictures.parent / "runs"))
     content = run(ablations, capsys, *options)
     assert [row["sweep"] for row in content["rows"]] == ["head", "optimizer"]
@@ -134,14 +132,13 @@ def test_the_ablations_run(
 
 
 def test_self_training_runs(
-    load_benchmark: Load,
     pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    script, runs = load_benchmark("self_training"), pictures.parent / "runs"
-    content = run(script, capsys, "--data", str(pictures), "--runs", str(runs))
+    runs = pictures.parent / "runs"
+    content = run(self_training, capsys, "--data", str(pictures), "--runs", str(runs))
     assert [(row["arm"], row["iteration"], row["seed"]) for row in content["rows"]] == [
         ("teacher", 0, 0), ("noisy student", 1, 0), ("noisy student", 2, 0),
         ("without noise", 1, 0), ("hard labels", 1, 0), ("no filter", 1, 0), ("teacher", 0, 1)
@@ -157,21 +154,18 @@ def test_self_training_runs(
 
 
 @pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
-def test_sentences_on_self_training_are_judged_by_their_sides(
-    holds: bool, said: str, load_benchmark: Load
-) -> None:
-    page, rows = load_benchmark("self_training_page"), []
+def test_sentences_on_self_training_are_judged_by_their_sides(holds: bool, said: str) -> None:
+    rows = []
     arms = {("teacher", 0): 0.5, ("without noise", 1): 0.52, ("hard labels", 1): 0.53}
     arms |= {("no filter", 1): 0.54} | {("noisy student", i): 0.55 + 0.01 * i for i in (1, 2, 3)}
     for ((arm, iteration), accuracy), seed in itertools.product(arms.items(), range(3)):
         value = (accuracy if holds else 1 - accuracy) + 0.0001 * seed * iteration
         of_run = {"arm": arm, "iteration": iteration, "seed": seed}
         rows.append({**of_run, "accuracy": value, "corrupted": value})
-    assert verdicts(page.judged({"rows": rows})) == {said}
+    assert verdicts(self_training_page.judged({"rows": rows})) == {said}
 
 
-def test_a_verdict_is_that_of_the_interval_over_the_seeds(load_benchmark: Load) -> None:
-    sweep = load_benchmark("sweep")
+def test_a_verdict_is_that_of_the_interval_over_the_seeds() -> None:
     # 4.3027 is Student's quantile for three seeds, of any table.
     assert sweep.half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
     assert sweep.half_interval([1.0]) == math.inf
@@ -180,11 +174,11 @@ def test_a_verdict_is_that_of_the_interval_over_the_seeds(load_benchmark: Load) 
     assert sweep.verdict([-1.0, 1.0, 2.0]) == "within noise" and sweep.verdict([5.0]) == "one seed"
 
 
-def test_the_exponent_of_a_power_law_is_found(load_benchmark: Load) -> None:
+def test_the_exponent_of_a_power_law_is_found() -> None:
     x = [1.0, 2.0, 4.0, 8.0]
-    found = load_benchmark("sweep").power(x, [3 * v**-0.25 for v in x])
+    found = sweep.power(x, [3 * v**-0.25 for v in x])
     assert found["exponent"] == pytest.approx(-0.25) and found["half_interval"] < 1e-6
-    noisy = load_benchmark("sweep").power([1.0, math.e, math.e**2], [1.0, math.e, math.e])
+    noisy = sweep.power([1.0, math.e, math.e**2], [1.0, math.e, math.e])
     # By hand: slope 1/2, residuals -1/6, 1/3, -1/6, so its variance is (1/6) / 1 / 2.
     assert noisy["exponent"] == pytest.approx(0.5)
     assert noisy["half_interval"] == pytest.approx(12.7062 * math.sqrt(1 / 12), rel=1e-4)
@@ -196,10 +190,7 @@ def verdicts(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
-def test_sentences_on_data_are_judged_by_their_sides(
-    holds: bool, said: str, load_benchmark: Load
-) -> None:
-    page = load_benchmark("data_size_page")
+def test_sentences_on_data_are_judged_by_their_sides(holds: bool, said: str) -> None:
     # As in the paper: BiT and the small ViT lead on few images, the ViT on many.
     least, most = {"vit": 0.3, "vit_32": 0.35, "bit": 0.4}, {"vit": 0.6, "vit_32": 0.5, "bit": 0.55}
     rows = []
@@ -215,10 +206,8 @@ def test_sentences_on_data_are_judged_by_their_sides(
 
 
 @pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
-def test_sentences_on_shapes_are_judged_by_their_sides(
-    holds: bool, said: str, load_benchmark: Load
-) -> None:
-    page, rows = load_benchmark("ablations_page"), []
+def test_sentences_on_shapes_are_judged_by_their_sides(holds: bool, said: str) -> None:
+    rows = []
     # Axis -> value -> doublings of compute and of parameters, gain over the centre in points.
     axes = {
         "depth": {1: (-2, -2, -12), 2: (-1, -1, -5), 8: (1, 1, 3), 16: (2, 2, 4)},
@@ -234,4 +223,4 @@ def test_sentences_on_shapes_are_judged_by_their_sides(
         accuracy = 0.5 + (points if holds else -points) / 100 + 0.0001 * seed * (value % 3)
         row = {"sweep": "shape", "name": axis, "value": value, "seed": seed, "accuracy": accuracy}
         rows.append(row | {"training_flops": 2.0**compute, "parameters": 2.0**parameters})
-    assert verdicts(page.judged_shapes(page.Results({"rows": rows}))) == {said}
+    assert verdicts(ablations_page.judged_shapes(ablations_page.Results({"rows": rows}))) == {said}

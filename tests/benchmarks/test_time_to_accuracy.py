@@ -3,12 +3,10 @@
 import json
 import math
 import statistics
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,22 +15,18 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from tests.benchmarks.conftest import Load
+from benchmarks.lib import harness
+from benchmarks.speed import time_peers as peers
+from benchmarks.speed import time_to_accuracy as benchmark
 from vit.cli.main import main as vit
 
 pytest.importorskip("timm")
 TINY = "--model.architecture={patch_size: 16, width: 16, depth: 1, mlp_dim: 16, num_heads: 1}"
 
 
-@pytest.fixture
-def benchmark(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return load_benchmark("time_to_accuracy")
-
-
-@pytest.fixture
-def peers(benchmark: ModuleType) -> ModuleType:
-    return sys.modules["time_peers"]
 
 
 @pytest.fixture
@@ -53,20 +47,19 @@ def data(tmp_path: Path) -> Path:
 class Recorded:
     """A learner with steps of one second and four steps per epoch; its own clock."""
 
-    peers: ModuleType
     now: float = 100.0
     rates: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-        self.learner = self.peers.Learner(
+        self.learner = peers.Learner(
             model=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
             loss=self.loss,
             epoch=lambda: self.batches(3, 3, 3, 3),
             test=lambda: self.batches(4, 3),
             images={"train": 12, "test": 7},
-            setting=self.peers.Setting("timm", "test"),
+            setting=peers.Setting("timm", "test"),
             device=torch.device("cpu"),
             read=(2.0, 1.0),
         )
@@ -87,15 +80,13 @@ class Recorded:
 
 
 @pytest.fixture
-def recorded(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    recorded = Recorded(peers)
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    recorded = Recorded()
     monkeypatch.setattr(peers, "time", recorded)
     return recorded
 
 
-def test_the_rate_follows_the_share_of_the_budget_that_has_passed(
-    peers: ModuleType, recorded: Recorded
-) -> None:
+def test_the_rate_follows_the_share_of_the_budget_that_has_passed(recorded: Recorded) -> None:
     factor = peers.cosine
     assert factor(0, 0.025) == pytest.approx(0.5)
     for used in (0.05, 0.3, 1.0):  # from the end of the warm-up to that of the budget
@@ -105,9 +96,7 @@ def test_the_rate_follows_the_share_of_the_budget_that_has_passed(
     assert recorded.rates == pytest.approx([0.5 * factor(0, s / 40) for s in range(40)])
 
 
-def test_the_budget_ends_training_and_decoding_counts_as_cost(
-    peers: ModuleType, recorded: Recorded
-) -> None:
+def test_the_budget_ends_training_and_decoding_counts_as_cost(recorded: Recorded) -> None:
     assert peers.train(recorded.learner, 10.5) == {
         "steps": 11,
         "images_seen": 33,
@@ -133,7 +122,7 @@ def autocast(learner: Any) -> bool:
 
 
 def test_arms_differ_in_what_they_are_named_for(
-    peers: ModuleType, data: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "has_bfloat16", lambda: True)
 
@@ -167,7 +156,7 @@ def summary_of(accuracy: float) -> dict[str, Any]:
 
 
 def test_one_seed_of_all_arms_comes_before_the_next_and_is_written(
-    benchmark: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, int]] = []
     file = tmp_path / "results.json"
@@ -190,7 +179,7 @@ def test_one_seed_of_all_arms_comes_before_the_next_and_is_written(
 
 
 def test_rows_of_other_arms_stay_under_the_same_settings(
-    benchmark: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benchmark, "cell", lambda arm, seed, options: summary_of(0.5))
 
@@ -205,9 +194,7 @@ def test_rows_of_other_arms_stay_under_the_same_settings(
     assert arms("--arms", "timm", "--seconds", "9") == ["vit", "timm"]
 
 
-def test_vit_is_held_to_the_budget_and_takes_the_options_behind_the_dashes(
-    benchmark: ModuleType, data: Path
-) -> None:
+def test_vit_is_held_to_the_budget_and_takes_the_options_behind_the_dashes(data: Path) -> None:
     root = ["--data.root", str(data)]
     options = benchmark.parsed([*root, "--seconds", "93784", "--", "--model.compile", "true"])
     arguments = benchmark.fit_arguments(options, 4)
@@ -217,8 +204,6 @@ def test_vit_is_held_to_the_budget_and_takes_the_options_behind_the_dashes(
 
 
 def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(
-    benchmark: ModuleType,
-    peers: ModuleType,
     data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -227,10 +212,10 @@ def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(
         if "fit" in command:
             assert vit(command[command.index("fit") :]) == 0
         else:
-            peers.main(*command[2:])
+            peers.main(*command[3:])
         return json.loads((folder / "summary.json").read_text())
 
-    monkeypatch.setattr(sys.modules["harness"], "run_once", here)
+    monkeypatch.setattr(harness, "run_once", here)
     monkeypatch.setattr(benchmark, "run_once", here)
     runs, file = tmp_path / "runs", tmp_path / "results.json"
     options = ["--data.root", str(data), "--seeds=1", "--arms", "vit", "timm", "--seconds=1"]

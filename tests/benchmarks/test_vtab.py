@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conftest import Load
+from benchmarks.papers.vtab import run as benchmark
 
 
-def test_the_quick_run_ends_well(
-    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    benchmark = load_benchmark("vtab")
+def test_the_quick_run_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["", "--out", str(tmp_path), "--quick"])
     with pytest.raises(SystemExit) as done:
         benchmark.main()

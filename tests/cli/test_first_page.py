@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Vit
-from tests.weights.mirror import BACKBONE, mirrored
+from tests.extensions.formats.mirror import BACKBONE, mirrored
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 # The page fine-tunes for 300 steps of 224 pixels, which takes 20 minutes; the last value counts.

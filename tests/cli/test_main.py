@@ -108,14 +108,10 @@ def test_a_mistake_inside_another_error_is_still_one_line(
     link: str, vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(args: list[str]) -> int:
-        try:
-            raise UserError("size=3 is odd")
-        except UserError as error:
-            if link == "cause":
-                raise RuntimeError("wrapped") from error
-            if link == "hidden":
-                raise RuntimeError("something else") from None
-            raise RuntimeError("wrapped")  # noqa: B904
+        outer, mistake = RuntimeError("wrapped"), UserError("size=3 is odd")
+        outer.__cause__ = mistake if link == "cause" else None
+        outer.__context__, outer.__suppress_context__ = mistake, link != "context"
+        raise outer
 
     monkeypatch.setattr(recipes, "run", fail)
     if link == "hidden":
@@ -124,33 +120,26 @@ def test_a_mistake_inside_another_error_is_still_one_line(
         assert vit("recipes") == (2, "", "vit: size=3 is odd\n")
 
 
+@pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_any_command_with_its_status(
-    number: signal.Signals, status: int, vit: Vit, monkeypatch: pytest.MonkeyPatch
+def test_a_signal_ends_any_command_unless_the_parent_ignores_it(
+    number: signal.Signals, status: int, ignored: bool, vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(args: list[str]) -> int:
         signal.raise_signal(number)
-        return 0
-
-    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    monkeypatch.setattr(recipes, "run", stopped)
-    assert vit("recipes") == (status, "", "vit: stopped\n")
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_a_signal_that_the_parent_ignores_stays_ignored(
-    vit: Vit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(args: list[str]) -> int:
-        signal.raise_signal(signal.SIGINT)
         return 7
 
-    monkeypatch.setattr(recipes, "run", interrupted)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(recipes, "run", stopped)
+    before = signal.getsignal(number)
     try:
-        assert vit("recipes").status == 7
+        if ignored:
+            signal.signal(number, signal.SIG_IGN)
+        handler = signal.getsignal(number)
+        done = vit("recipes")
+        assert done == ((7, "", "") if ignored else (status, "", "vit: stopped\n"))
+        assert signal.getsignal(number) == handler
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def test_the_process_ends_with_the_status_and_all_of_its_output(

@@ -5,25 +5,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 
 from vit.data.dataset import ImageDataset, collate
 from vit.data.decode import ImageError
 from vit.data.items import Opened
 from vit.data.loaders import make_loader
 from vit.data.sources import ImageSet, PathList
-from vit.seeds import seeded
+from vit.data.transforms import TrainTransform
+from vit.preprocessing import Preprocess
 
-
-def noisy(image: Image.Image, bits: int) -> Tensor:
-    """A transform with randomness: the image, plus noise."""
-    pixels = plain(image)
-    with seeded(bits):
-        return (pixels // 2 + torch.randint(0, 100, pixels.shape)).to(torch.uint8)
-
-
-def plain(image: Image.Image, bits: int = 0) -> Tensor:
-    return torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
+SAME = Preprocess(image_size=(6, 5), crop_fraction=1.0)
+RANDOM = TrainTransform(crop_area=(0.3, 0.9))
 
 
 def in_memory(count: int = 12) -> ImageSet:
@@ -49,14 +41,17 @@ def loaded(dataset: ImageDataset, num_workers: int, **sampling: Any) -> Any:
 
 def test_a_sample_is_the_image_its_label_and_its_index():
     images = in_memory()
-    pixels, label, index = ImageDataset(images, plain)[4]  # pyright: ignore
+    pixels, label, index = ImageDataset(images, SAME)[4]  # pyright: ignore
     assert isinstance(images.items, np.ndarray)
     assert torch.equal(pixels.permute(1, 2, 0), torch.from_numpy(images.items[4]))
     assert (label, index) == (1, 4) and type(label) is int
 
 
 def test_a_training_sample_is_a_function_of_its_key():
-    one, two = ImageDataset(in_memory(), noisy, seed=3), ImageDataset(in_memory(), noisy, seed=3)
+    one, two = (
+        ImageDataset(in_memory(), SAME, RANDOM, seed=3),
+        ImageDataset(in_memory(), SAME, RANDOM, seed=3),
+    )
     keys = [(epoch, index, copy) for epoch in range(2) for index in range(3) for copy in range(2)]
     forward = {key: one[key][0] for key in keys}  # pyright: ignore
     torch.rand(7)
@@ -64,14 +59,14 @@ def test_a_training_sample_is_a_function_of_its_key():
     assert all(torch.equal(forward[key], backward[key]) for key in keys)
     distinct = {pixels.numpy().tobytes() for pixels in forward.values()}
     assert len(distinct) == len(keys)
-    other_seed = ImageDataset(in_memory(), noisy, seed=4)[keys[0]]
+    other_seed = ImageDataset(in_memory(), SAME, RANDOM, seed=4)[keys[0]]
     assert not torch.equal(other_seed[0], forward[keys[0]])  # pyright: ignore
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("key", [2, (0, 2, 0)])
 def test_an_unreadable_image_stops_with_one_line_that_names_it(tmp_path, key, num_workers):
-    dataset = ImageDataset(on_disk(tmp_path / "p", broken=(2,)), plain)
+    dataset = ImageDataset(on_disk(tmp_path / "p", broken=(2,)), SAME)
     batches: Any = iter(loaded(dataset, num_workers, batch_sampler=[[key]]))
     with pytest.raises(ImageError) as caught:
         next(batches)
@@ -82,7 +77,7 @@ def test_an_unreadable_image_stops_with_one_line_that_names_it(tmp_path, key, nu
 
 
 def test_skip_leaves_images_out_of_evaluation_counts_and_names_them_once(tmp_path, capfd):
-    dataset = ImageDataset(on_disk(tmp_path / "p", broken=(1, 4)), plain, on_error="skip")
+    dataset = ImageDataset(on_disk(tmp_path / "p", broken=(1, 4)), SAME, on_error="skip")
     loader = loaded(dataset, 2, batch_size=2, shuffle=False)
     for _ in range(2):
         assert [batch[2].tolist() for batch in loader] == [[0], [2, 3], [5]]
@@ -96,14 +91,15 @@ def test_skip_leaves_images_out_of_evaluation_counts_and_names_them_once(tmp_pat
 
 def test_skip_replaces_images_in_training_by_the_next_one(tmp_path):
     images = on_disk(tmp_path / "p", broken=(4, 5))
-    sample = ImageDataset(images, plain, on_error="skip")[(0, 4, 0)]
+    still = TrainTransform(crop="none", flip=False)
+    sample = ImageDataset(images, SAME, still, on_error="skip")[(0, 4, 0)]
     assert sample is not None and sample[1:] == (0, 0)
     assert sample[0][0].unique().tolist() == [0]
 
 
 def test_skip_gives_up_where_nothing_can_be_read(tmp_path):
     dataset = ImageDataset(
-        on_disk(tmp_path / "p", count=3, broken=(0, 1, 2)), plain, on_error="skip"
+        on_disk(tmp_path / "p", count=3, broken=(0, 1, 2)), SAME, on_error="skip"
     )
     with pytest.raises(ImageError, match=r"1\.png and the 2 images after it cannot be read"):
         _ = dataset[(0, 1, 0)]
@@ -131,11 +127,11 @@ class Stored(Opened):
         return Image.fromarray(values) if index else values
 
 
-@pytest.mark.parametrize(("index", "words"), [(0, "array of <f4"), (1, "PIL image of mode F")])
+@pytest.mark.parametrize(("index", "words"), [(0, "array of float32"), (1, "PIL image of mode F")])
 def test_what_has_no_file_is_named_by_its_image(index: int, words: str, capsys):
     names = PathList(["cat/a", "dog/b"])
     images, opened = ImageSet(Stored(), np.zeros(2, np.int64), names), f"{names[index]}: {words}"
     with pytest.raises(ImageError, match=f"^{opened}"):
-        _ = ImageDataset(images, plain)[index]
-    assert ImageDataset(images, plain, on_error="skip")[index] is None
+        _ = ImageDataset(images, SAME)[index]
+    assert ImageDataset(images, SAME, on_error="skip")[index] is None
     assert capsys.readouterr().err.startswith(f"skipped: {opened}")

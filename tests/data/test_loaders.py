@@ -10,10 +10,9 @@ from vit.data import loaders
 from vit.data.dataset import ImageDataset
 from vit.data.loaders import choose_num_workers, make_loader
 from vit.data.sources import ImageSet, PathList
+from vit.preprocessing import Preprocess
 
-
-def plain(_: object) -> torch.Tensor:
-    return torch.zeros(3, 4, 4, dtype=torch.uint8)
+PLAIN = Preprocess(image_size=(4, 4), crop_fraction=1.0)
 
 
 def images(size: int | None) -> ImageSet:
@@ -29,16 +28,18 @@ def images(size: int | None) -> ImageSet:
 def test_workers_share_the_cores(cores, processes, expected, monkeypatch):
     monkeypatch.setattr(loaders, "available_cores", lambda: cores)
     for size in (None, 32):  # in memory, too, if they are changed one by one
-        assert choose_num_workers(ImageDataset(images(size), plain), processes) == expected
+        assert choose_num_workers(ImageDataset(images(size), PLAIN), processes) == expected
 
 
 def test_batches_cut_from_memory_need_no_workers():
-    dataset = ImageDataset(images(32), plain, planes=np.zeros((4, 3, 32, 32), np.uint8))
+    dataset = ImageDataset(images(32), PLAIN, planes=np.zeros((4, 3, 32, 32), np.uint8))
     assert choose_num_workers(dataset, 1) == 0
 
 
 class Worker:
     """A transform that tells about the process it runs in."""
+
+    channels = None
 
     def __call__(self, image: object) -> torch.Tensor:
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -48,7 +49,7 @@ class Worker:
 def test_workers_use_one_thread_and_leave_ctrl_c_to_the_main_process():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    dataset = ImageDataset(images(4), Worker())
+    dataset = ImageDataset(images(4), Worker())  # pyright: ignore
     try:
         loader = make_loader(
             dataset, num_workers=1, image_size=(4, 4), pin_memory=False, batch_size=4

@@ -12,9 +12,9 @@ from PIL import Image
 
 from tests.grouped import image_data
 from vit.data import memory
-from vit.data.dataset import collate
+from vit.data.dataset import ImageDataset, collate
 from vit.data.decode import open_image
-from vit.data.memory import in_memory, make_dataset
+from vit.data.memory import in_memory
 from vit.data.module import InputFormat
 from vit.data.settings import Cache
 from vit.data.sources import ImageSet, PathList
@@ -35,8 +35,13 @@ def on_disk(folder: Path, sizes: list[tuple[int, int]], broken: tuple[int, ...] 
     return ImageSet(names, np.arange(len(sizes)) % 3, names.printable())
 
 
+EIGHT = Preprocess(image_size=(8, 8), crop_fraction=1.0)
+PAD = TrainTransform(crop="pad", crop_padding=2)
+
+
 def keep(images, *, processes=1, fits=True):
-    return in_memory(images, lambda size: fits, name="train", processes=processes)
+    window = PAD if fits else TrainTransform()
+    return in_memory(images, EIGHT, window, name="train", keeps=True, processes=processes)
 
 
 def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path, capfd):
@@ -87,14 +92,10 @@ def test_arrays_are_in_memory_already():
 
 # Batches
 
-EIGHT = Preprocess(image_size=(8, 8), crop_fraction=1.0)
-PAD = TrainTransform(crop="pad", crop_padding=2)
 
-
-def dataset(images, augment, *, preprocess=EIGHT, **options):
-    usual = {"seed": 0, "on_error": "error", "remedy": "", "name": "x"}
-    usual |= {"keeps": True, "processes": 1}
-    return make_dataset(images, preprocess, augment, **(usual | options))
+def dataset(images, augment, *, preprocess=EIGHT, keeps=True, **options):
+    planes = in_memory(images, preprocess, augment, name="x", keeps=keeps, processes=1)
+    return ImageDataset(images, preprocess, augment, planes=planes, **options)
 
 
 def datasets(images, augment: TrainTransform | None = PAD, **options):

@@ -126,15 +126,6 @@ def test_a_manifest_is_a_root_and_may_have_several_labels(photos):
         data(photos / "list.csv", sampling=Sampling(balanced=True)).train_dataloader()
 
 
-def test_batches_are_uint8_and_normalised_on_the_device(photos):
-    module = data(photos, inputs=InputFormat(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.2)))
-    images, labels, indices = first(module.val_dataloader())
-    assert images.dtype == torch.uint8 and images.shape == (6, 3, 8, 8)
-    normalised, *rest = module.on_after_batch_transfer((images, labels, indices), 0)
-    assert rest[0] is labels and rest[1] is indices
-    assert torch.equal(normalised, module.preprocess.normalize(images))
-
-
 def test_every_field_of_inputs_reaches_the_preprocessing(photos):
     fields: dict[str, Any] = {
         **{"resize": "squash", "crop_fraction": 0.5, "interpolation": "bicubic"},
@@ -299,17 +290,9 @@ def test_ranks_share_training_and_evaluation(photos):
 
 
 def test_a_rank_without_images_is_allowed(photos):
-    assert data(photos).allow_zero_length_dataloader_with_multiple_devices
     batches = list(as_rank(data(photos), 7, 8).val_dataloader())
     # One batch of nothing: a process without batches would leave the others waiting for it.
     assert [(len(images), len(labels)) for images, labels, _ in batches] == [(0, 0)]
-
-
-def test_pinned_memory_is_for_cuda_only(photos):
-    module = as_rank(data(photos), 0, 1)
-    assert not module.val_dataloader().pin_memory  # pyright: ignore
-    module.trainer.strategy.root_device = torch.device("cuda")  # pyright: ignore
-    assert module.val_dataloader().pin_memory  # pyright: ignore
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vit.data.sampler import TrainBatchSampler
+from vit.extensions.sources.blocks import block_order
 
 
 @dataclass
@@ -126,7 +128,7 @@ def test_draws_of_the_same_image_in_an_epoch_are_different_copies():
 
 def test_blocks_are_permuted_and_a_few_mixed_at_a_time():
     blocks = np.random.default_rng(0).permutation(np.repeat(np.arange(30), 20))
-    options = {"blocks": (blocks, 4)}
+    options = {"permuted": partial(block_order, blocks, 4)}
     first, second = (sampler(600, 10, **options).order(epoch)[0].tolist() for epoch in (0, 1))
     assert sampler(600, 10, at=300, **options).order(0)[0].tolist() == first
     assert sampler(600, 10, seed=1, **options).order(0)[0].tolist() != first
@@ -195,7 +197,7 @@ def test_changes_of_ranks_and_batches_change_no_step(
         "none": {},
         "repeats": {"repeats": 3},
         "weights": {"weights": torch.ones(num_samples)},
-        "blocks": {"blocks": (np.arange(num_samples) // 7, 3)},
+        "blocks": {"permuted": partial(block_order, np.arange(num_samples) // 7, 3)},
     }
     total = sum(counts[: len(ways)])
     expected = steps_of(num_samples, (whole, 1, 1), start * whole, total, **options[option])

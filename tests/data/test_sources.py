@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from vit.data.cut import complete, held_out
+from vit.data.labelling import class_order
 from vit.data.settings import Reading, Splitting
-from vit.data.sources import ImageSet, PathList, Splits, class_order
+from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 
 
@@ -92,7 +93,7 @@ def _complete(labels: list[int], val_fraction: float = 0.1, test_fraction: float
 
 def test_a_class_with_one_image_is_noted():
     notes = _complete([0] * 10 + [1]).notes
-    assert notes == ["photos: no image could be held out of 'b': too few images"]
+    assert notes == ["photos: too few images or groups to hold one out of 'b'"]
 
 
 def test_too_few_images_for_test_is_noted_and_too_few_for_val_an_error():

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import build_model
@@ -38,7 +38,7 @@ def small_hybrid(**overrides: Any) -> VisionTransformer:
 
 def small_rotary(**overrides: Any) -> VisionTransformer:
     """As DINOv3: rotary positions alone, which move in training, and registers."""
-    rotary = {"pos_embed": "none", "num_registers": 2, "rotary": Rotary(shift=0.1, rescale=2.0)}
+    rotary = {"pos_embed": "none", "num_registers": 2, "rotary": {"shift": 0.1, "rescale": 2.0}}
     return small_vit(**{**rotary, **overrides})
 
 

@@ -15,7 +15,7 @@ from tests.models.small_models import random_images, relative_error, small_vit
 from vit.extensions.adaptation.lora import add_lora
 from vit.models import attention
 from vit.models.attention import attend
-from vit.models.config import PRODUCT_TOKENS, Rotary
+from vit.models.config import PRODUCT_TOKENS
 from vit.models.encoder import Attention, Place
 
 PLACE = Place(3, 3, 0)
@@ -137,8 +137,8 @@ def gradients(model: Any, dtype: torch.dtype) -> Tensor:
 def test_every_form_of_the_model_trains_by_products(
     form: str, recompute: bool, products: list[torch.Size], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    biased = Rotary(key_bias=True)
-    rotary = {"DINOv3": Rotary(), "DINOv3 with key biases": biased}.get(form)
+    biased = {"key_bias": True}
+    rotary = {"DINOv3": {}, "DINOv3 with key biases": biased}.get(form)
     model = small_vit(**({} if rotary is None else {"rotary": rotary, "pos_embed": "none"}))
     if form == "LoRA":
         add_lora(model, 2)

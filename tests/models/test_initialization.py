@@ -38,17 +38,13 @@ def assert_truncated_lecun(weight: Tensor) -> None:
     assert 1.9 * std / 0.8796 < weight.abs().max() <= 2 * std / 0.8796 * 1.0001
 
 
-def test_dense_layers_are_xavier_with_fans_of_each_matrix() -> None:
+def test_dense_layers_are_xavier_of_each_matrix_and_their_biases_zero_but_the_mlps() -> None:
     for block in blocks_of(fresh()):
         for matrix in block.attn.qkv.weight.chunk(3):
             assert matrix.shape == (128, 128)
             assert_xavier(matrix)
         for layer in (block.attn.proj, block.mlp.fc1, block.mlp.fc2):
             assert_xavier(layer.weight)
-
-
-def test_biases_start_at_zero_but_the_mlps() -> None:
-    for block in blocks_of(fresh()):
         assert not block.attn.qkv.bias.any() and not block.attn.proj.bias.any()
         for layer in (block.mlp.fc1, block.mlp.fc2):
             assert layer.bias.std().item() == pytest.approx(1e-6, rel=0.25)

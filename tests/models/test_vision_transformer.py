@@ -74,10 +74,6 @@ TIMM_VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"num_registers": 3, "pos_embed_class_slot": False},
         {"reg_tokens": 3, "no_embed_class": True},
     ),
-    "registers_gap": (
-        {"num_registers": 2, "pos_embed_class_slot": False, "pool": "gap"},
-        {"reg_tokens": 2, "no_embed_class": True, "global_pool": "avg", "fc_norm": False},
-    ),
     "registers_alone": (
         {"num_registers": 2, "class_token": False, "pool": "gap"},
         {
@@ -152,18 +148,10 @@ def test_another_size_resamples_the_patch_positions_only(
     assert relative_error(model(images), twin(images)) < EXACT
 
 
-@pytest.mark.parametrize("fields", [{"pos_embed": "sincos2d"}, {"pos_embed": "none"}, {}])
-def test_any_divisible_size_is_answered(fields: dict[str, Any]) -> None:
-    model = small_vit(**fields)
-    for height, width in ((8, 8), (8, 64), (56, 24)):
-        tokens = model.features(random_images(1, 3, height, width))
-        assert tokens.shape == (1, 1 + height * width // 64, 32)
-
-
-@pytest.mark.parametrize("size", [(36, 32), (32, 36)])
-def test_a_size_that_does_not_divide_is_refused(size: tuple[int, int]) -> None:
-    with pytest.raises(UserError, match=f"{size[0]}x{size[1]} pixels does not divide into patches"):
-        small_vit()(random_images(1, 3, *size))
+def test_a_size_that_does_not_divide_is_refused() -> None:
+    for height, width in ((36, 32), (32, 36)):
+        with pytest.raises(UserError, match=f"{height}x{width} pixels"):
+            small_vit()(random_images(1, 3, height, width))
 
 
 def test_distilled_training_sees_each_head() -> None:

@@ -3,7 +3,6 @@
 import csv
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ from PIL import Image
 
 from tests.command import TINY, Vit
 from vit.label_tree import LabelTree
-from vit.runs.scoring import CollectPredictions, score
+from vit.runs.scoring import CollectPredictions
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -42,22 +41,6 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
         right = level_1.argmax(-1) == torch.tensor([0, 0, 0, 1, 2, 3, 3])[labels]
         assert found.level_hits is not None and found.level_hits[:, 0].tolist() == right.tolist()
         assert found.accuracy_above() == pytest.approx(found.level_hits[:, :2].mean(0))
-
-
-def test_a_score_leaves_no_callback_in_the_trainer() -> None:
-    class Interrupted(Exception): ...
-
-    def test(*_: Any, **options: Any) -> None:
-        during.extend(trainer.callbacks)
-        raise Interrupted
-
-    during: list[Any] = []
-    trainer: Any = SimpleNamespace(callbacks=["bar"], test=test)
-    data: Any = SimpleNamespace(labelled=True, tree=False)
-    with pytest.raises(Interrupted):
-        score(trainer, SimpleNamespace(), data, "test")
-    assert during[0] == "bar" and isinstance(during[1], CollectPredictions)
-    assert trainer.callbacks == ["bar"]
 
 
 def exported_logits(vit: Vit, score: float) -> None:

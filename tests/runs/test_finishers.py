@@ -162,13 +162,22 @@ def test_a_report_is_of_a_finished_run(run: tuple[str, Path], vit: Vit) -> None:
     assert "did you mean 'run'" in refused.err and not Path("rum").exists()
 
 
-def test_a_report_of_images_that_are_gone_or_changed_names_them_alone(
-    vit: Vit, photos: Path
+def test_a_damaged_file_of_a_report_and_images_that_are_gone_or_changed_are_named(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=2", "--run_dir=run")
     assert done.status == 0 and "shows no images" not in done.err
     for path in [*photos.rglob("*.jpg")]:
         path.rename(path.with_name(f"{path.stem}{path.parent.name}.jpg"))
+    monkeypatch.delenv("VIT_STRICT")
+    for file in (Path("run/predictions.npz"), Path("run/first_batch.npz")):
+        whole = file.read_bytes()
+        for damaged in (b"", b"xx", whole[:200]):
+            file.write_bytes(damaged)
+            refused = vit("report", "run")
+            text = f"report failed: {file} is damaged; copy the run again"
+            assert refused.status == 1 and text in refused.err
+        file.write_bytes(whole)
     changed = vit("report", "run")
     assert changed.err == "note: the report shows no images of test: they have changed\n"
     photos.rename("moved")
@@ -176,20 +185,6 @@ def test_a_report_of_images_that_are_gone_or_changed_names_them_alone(
     assert "note: the report shows no images of test: " in gone.err
     assert changed.status == gone.status == 0
     assert "Confusion" in Path("run/report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", ["predictions.npz", "first_batch.npz"])
-@pytest.mark.parametrize("damage", [b"", b"xx", None], ids=["empty", "words", "cut"])
-def test_a_damaged_file_of_a_report_is_named(
-    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: bytes | None
-) -> None:
-    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=2", "--run_dir=run")
-    assert done.status == 0
-    file = Path("run", name)
-    file.write_bytes(file.read_bytes()[:200] if damage is None else damage)
-    monkeypatch.delenv("VIT_STRICT")
-    done = vit("report", "run")
-    assert done.status == 1 and f"report failed: {file} is damaged; copy the run again" in done.err
 
 
 SEEN = """\

@@ -82,13 +82,6 @@ def test_test_and_validate_give_the_figures_of_the_run_again(run: Path, vit: Vit
     assert json.loads(done.out)["val/acc1"] == pytest.approx(summary["checkpoint"]["score"])
 
 
-def test_predict_writes_every_image_of_a_split(run: Path, vit: Vit) -> None:
-    done = vit("predict", run, "--split", "train", "--out", "answers.csv")
-    assert done.status == 0, done.err
-    summary = json.loads((run / "summary.json").read_text())
-    assert len(table("answers.csv")) == summary["images"]["train"]
-
-
 def test_predict_writes_for_spreadsheets_on_demand(run: Path, vit: Vit, photos: Path) -> None:
     Path("list.csv").write_text("path,label\n-held_out.jpg,red\n")
     shutil.copy(photos / "red" / "01.jpg", "-held_out.jpg")

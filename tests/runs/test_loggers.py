@@ -34,17 +34,6 @@ def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> 
         np.testing.assert_allclose([v for _, v in ours], [v for _, v in theirs], rtol=1e-6)
 
 
-@pytest.mark.parametrize("words", ["--trainer.logger=wandb", "--trainer.logger tensorboard"])
-def test_a_tracker_that_is_not_installed_is_one_line(
-    words: str, vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vit.runs.trainer.find_spec", lambda package: None)
-    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *words.split())
-    name = words[17:]
-    assert done.status == 2 and done.err.count("\n") == 1
-    assert f"--trainer.logger {name}" in done.err and f"vitkit[{name}]" in done.err
-
-
 def test_the_first_batch_is_drawn_and_changes_nothing(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

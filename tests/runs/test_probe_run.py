@@ -49,25 +49,6 @@ def test_the_head_is_fitted_and_the_rest_is_as_it_was(
     )
 
 
-def test_a_probe_is_scored_converted_and_fine_tuned_like_any_run(
-    vit: Vit, photos: Path, encoder: Path
-) -> None:
-    pretrained = ("--model.pretrained", encoder)
-    vit("fit", "-c", "probe", "--data.root", photos, *pretrained, *OPTIONS, "--run_dir=run")
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert Path("run/report.html").is_file()
-    again = json.loads(vit("test", "run", "--json").out)
-    assert again["test/acc1"] == summary["metrics"]["test/acc1"]
-    named = vit("classify", "run", photos / "red" / "00.jpg", "--json")
-    assert named.status == 0 and "grün" in named.out
-    assert vit("convert", "run", "timm", "--to", "timm").status == 0
-    tuned = vit(
-        "fit", "-c", "finetune", "--data.root", photos, "--model.pretrained", "run", *OPTIONS,
-        "--trainer.max_steps=2",
-    )  # fmt: skip
-    assert tuned.status == 0, tuned.err
-
-
 def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:
     done = vit("fit", "-c", "probe", "--data.root", photos, "--data.image_size=16", *OPTIONS,
                "--model.pretrained=null")  # fmt: skip
@@ -151,15 +132,6 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
     Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
     several = vit("fit", "-c", "probe", *data, "--data.root=several.csv", "--run_dir=several")
     assert several.status == 0 and "new: 'any', 'red'" in several.err, several.err
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"],
-)
-def test_options_of_steps_are_refused(option: str, vit: Vit, photos: Path) -> None:
-    done = vit("fit", "-c", "probe", "--data.root", photos, option)
-    assert done.status == 2 and f"{option.partition('=')[0]} has no effect" in done.err
 
 
 @pytest.mark.parametrize("layout", ["bare", "huggingface"])

@@ -37,8 +37,7 @@ def test_a_run_of_one_process_is_refused_beside_others(
     with pytest.raises(UserError) as error:
         check_launched(trainer(1))
     assert "has started 8 processes" in str(error.value)
-    options = "--trainer.devices 4 --trainer.num_nodes 2 --trainer.strategy ddp"
-    assert options in str(error.value)
+    assert "--trainer.strategy ddp --trainer.devices" in str(error.value)
     check_launched(trainer(8))
 
 

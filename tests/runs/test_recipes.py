@@ -17,7 +17,7 @@ from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build, devices, header, read, variant_options
 from vit.extensions.compute.flops import counted
-from vit.extensions.pretraining.objective import Colors, Pixels
+from vit.extensions.pretraining.targets import Colors, Pixels
 from vit.recipes import list_recipes
 from vit.runs.options import Options
 from vit.weights.building import build_empty
@@ -77,7 +77,7 @@ def test_the_variants_of_masked_patches_are_the_papers_other_targets(
     for target, options in variants.items():
         arguments = ["-c", name, *options, "--data.root", str(folder)]
         built = build([*arguments, "--trainer.accelerator=cpu", "--trainer.precision=32-true"])
-        assert built.model.objective.target == targets[target]
+        assert built.model.target == targets[target]
 
 
 CASES = [(name, variant) for name, variants in PUBLISHED.items() for variant in variants]

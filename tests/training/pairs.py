@@ -26,7 +26,7 @@ from vit.extensions.recipes.ema import EMA
 from vit.extensions.recipes.randaugment import RandAugment
 from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
-from vit.training.callbacks import StopTogether
+from vit.training.callbacks.stopping import StopTogether
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing

@@ -1,6 +1,5 @@
 """Order, augmentation, mixing and stochastic depth do not depend on how a step is divided."""
 
-import math
 from typing import Any
 
 import pytest
@@ -78,7 +77,7 @@ def test_weights_are_beta_distributed(alpha: float) -> None:
 def test_an_odd_batch_is_refused_where_partners_would_part() -> None:
     check_pairs(5, 5)
     check_pairs(4, 8)
-    with pytest.raises(UserError, match="batch of 5 images must be even"):
+    with pytest.raises(UserError, match="batch_size=5 must be even"):
         check_pairs(5, 10)
     mixed, _ = Mixing(mixup=1.0)(torch.rand(5, 3, 4, 4), torch.arange(5), 5, draws(5))
     assert torch.isfinite(mixed).all()
@@ -126,7 +125,6 @@ class Seen(Callback):
     def __init__(self) -> None:
         self.steps: dict[int, dict[int, float]] = {}
         self.first: dict[str, torch.Tensor] = {}
-        self.losses: list[float] = []
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         seen = self.steps.setdefault(trainer.global_step, {})
@@ -134,7 +132,6 @@ class Seen(Callback):
             seen[index] = image.double().sum().item()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
-        self.losses.append(outputs["loss"].item())
         if trainer.global_step == 1 and not self.first:
             self.first = {n: p.detach().clone() for n, p in module.named_parameters()}
 
@@ -194,6 +191,5 @@ def test_a_step_of_several_batches_is_that_of_one(
             for name, value in one.first.items():
                 error = (parts.first[name] - value).norm() / value.norm().clamp(min=1e-3)
                 assert error <= 1e-6, name
-        assert all(math.isfinite(loss) for loss in parts.losses)
         for name, value in expected.state_dict().items():
             torch.testing.assert_close(actual.state_dict()[name], value, rtol=1e-4, atol=1e-5)

@@ -86,11 +86,6 @@ def test_a_child_that_was_taken_and_fails_leaves_its_parent_alive() -> None:
     assert parent.exitcode == 7
 
 
-def test_a_trainer_without_a_launcher_has_no_children(make_trainer) -> None:
-    assert make_trainer(max_steps=1).strategy.launcher is None
-    assert take_children(make_trainer(max_steps=1)) == []
-
-
 def names(state: Any) -> Any:
     """The keys of nested mappings."""
     return {key: names(v) for key, v in state.items()} if isinstance(state, dict) else None

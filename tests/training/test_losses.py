@@ -5,11 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
-from torch import nn
 
 from vit.errors import UserError
-from vit.extensions.adaptation.distillation import Distillation
-from vit.training.losses import Loss, balanced_weights, named_weights
+from vit.facts import Facts
+from vit.training.losses import Loss, balanced_weights
 
 LOGITS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 3
 LABELS = torch.tensor([0, 3, 1, 1, 2, 0])
@@ -69,9 +68,10 @@ def test_balanced_weights_are_scikit_learns() -> None:
 
 
 def test_weights_by_name_follow_the_classes() -> None:
-    assert named_weights({"dog": 3, "cat": 0.5}, ["cat", "dog", "hen"]).tolist() == [0.5, 3, 1]
-    with pytest.raises(UserError, match="there is no class 'dg'; did you mean 'dog'"):
-        named_weights({"dg": 3}, ["cat", "dog"])
+    loss = Loss(class_weights={"dog": 3.0, "cat": 0.5})
+    assert loss.weights_of(Facts(classes=["cat", "dog", "hen"])).tolist() == [0.5, 3, 1]
+    with pytest.raises(UserError, match="there is no class 'dog'; did you mean 'dg'"):
+        loss.weights_of(Facts(classes=["cat", "dg"]))
 
 
 def test_auto_follows_from_the_labels() -> None:
@@ -80,44 +80,14 @@ def test_auto_follows_from_the_labels() -> None:
     assert Loss(kind="bce").for_labels(multilabel=True).kind == "bce"
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="class number 1 has no training image"):
-        balanced_weights([3, 0])
-    with pytest.raises(UserError, match=r"label_smoothing=1.5 must be in \[0, 1\)"):
-        Loss(label_smoothing=1.5)
-    with pytest.raises(UserError, match=r"class_weights: dog=0\.0 must be more than 0"):
-        Loss(class_weights={"dog": 0.0})
-    with pytest.raises(UserError, match=r"label_smoothing=0\.1 would make every target"):
-        Loss(kind="bce", label_smoothing=0.1)
-
-
-@pytest.mark.parametrize(
-    ("function", "targets"),
-    [(F.multi_margin_loss, LABELS), (nn.MultiMarginLoss(), LABELS), (nn.CrossEntropyLoss(), SOFT)],
-)
-def test_a_function_is_the_whole_loss(function: Any, targets: torch.Tensor) -> None:
-    for several in (False, True):
-        loss = Loss(function=function).for_labels(multilabel=several)
-        assert torch.equal(loss(LOGITS, targets), function(LOGITS, targets))
-    half = LOGITS.bfloat16()
-    assert torch.equal(Loss(function=function)(half, targets), function(half.float(), targets))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "bce"}, "--model.loss.kind auto"),
-        ({"label_smoothing": 0.1}, "--model.loss.label_smoothing 0"),
-        ({"class_weights": {"cat": 2.0}}, "--model.loss.class_weights none"),
-        ({"teacher": Distillation("x")}, "--model.loss.teacher null"),
-        ({"function": nn.Linear(4, 4)}, "Linear has parameters to train"),
-        (
-            {"function": nn.CrossEntropyLoss(reduction="none")},
-            r"one number.* returned a Tensor of shape torch\.Size\(\[6\]\)",
-        ),
-        ({"function": lambda *_: 3.0}, "must return a tensor of one number.* returned a float"),
+        ({"label_smoothing": 1.5}, r"label_smoothing=1\.5"),
+        ({"class_weights": {"dog": 0.0}}, r"class_weights: dog=0\.0"),
+        ({"kind": "bce", "label_smoothing": 0.1}, r"label_smoothing=0\.1"),
     ],
 )
-def test_mistakes_with_a_function_are_named(options: dict[str, Any], message: str) -> None:
+def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Loss(**{"function": F.multi_margin_loss, **options})(LOGITS, LABELS)
+        Loss(**options)

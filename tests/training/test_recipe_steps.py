@@ -178,14 +178,13 @@ def test_the_first_twenty_steps_of_a_masked_autoencoder_are_those_of_transformer
     built = build(arguments, recorder := Recorder())
     peer = peer_of(built.model)
     peer.double().train()
-    drawn, objective = [], built.model.objective
-    draw = objective.draw
+    drawn, draw = [], built.model.draw
 
     def recorded(_: Any, uniforms: Tensor) -> Any:
         drawn.append(draw(uniforms))
         return drawn[-1]
 
-    monkeypatch.setattr(type(objective), "draw", recorded)
+    monkeypatch.setattr(type(built.model), "draw", recorded)
     built.trainer.fit(built.model, built.data)
     assert len(drawn) == len(recorder.batches) == STEPS
     trained = [(n, p) for n, p in peer.named_parameters() if p.requires_grad]

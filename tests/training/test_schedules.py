@@ -61,27 +61,24 @@ def test_the_budget_nearer_to_its_end_decides() -> None:
     assert schedule.factor(50, None, time_used=0.7) == pytest.approx(0.3)
     assert schedule.factor(50, None, time_used=1.5) == 0
     assert schedule.factor(200, 100) == 0
-
-
-def test_warmup_takes_at_most_half_of_a_step_budget() -> None:
-    schedule = Schedule(warmup_steps=1000)
-    assert schedule.factor(5, 10) == 1.0
-    assert schedule.factor(5, None) == pytest.approx(6 / 1001)
+    short = Schedule(warmup_steps=1000)  # at most half of a step budget
+    assert short.factor(5, 10) == 1.0 and short.factor(5, None) == pytest.approx(6 / 1001)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmup_steps": -1}, "warmup_steps=-1 must be at least 0"),
-        ({"final_factor": 2.0}, r"final_factor=2.0 must be in \[0, 1\]"),
+        ({"warmup_steps": -1}, "warmup_steps=-1"),
+        ({"warmup_steps": None}, "warmup_steps=None"),
+        ({"final_factor": 2.0}, r"final_factor=2\.0"),
         ({"warmup_epochs": 1, "warmup_steps": 1}, "exclude each other"),
         ({"decay": "steps"}, "decay=steps needs drops"),
-        ({"decay": "steps", "drops": (0.6, 1.5)}, r"drops=1.5 must be in \[0, 1\]"),
-        ({"drops": (0.5,)}, r"drops=\(0.5,\) has no effect on cosine decay"),
-        ({"decay": "constant", "warmup_counts": True}, "warmup_counts=True has no effect"),
-        ({"cooldown_fraction": 0.2}, "cooldown_fraction=0.2 has no effect on cosine decay"),
-        ({"decay": "rsqrt", "final_factor": 0.2}, "final_factor=0.2 has no effect on rsqrt decay"),
-        ({"rsqrt_steps": 0}, "rsqrt_steps=0 must be at least 1"),
+        ({"decay": "steps", "drops": (0.6, 1.5)}, r"drops=1\.5"),
+        ({"drops": (0.5,)}, r"drops=\(0\.5,\) has no effect"),
+        ({"decay": "constant", "warmup_counts": True}, "warmup_counts=True"),
+        ({"cooldown_fraction": 0.2}, r"cooldown_fraction=0\.2"),
+        ({"decay": "rsqrt", "final_factor": 0.2}, r"final_factor=0\.2"),
+        ({"rsqrt_steps": 0}, "rsqrt_steps=0"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, object], message: str) -> None:

@@ -1,10 +1,9 @@
-"""The commands' parser, argument types, and lists of image files."""
+"""The parser of the commands, types of their arguments, and lists of image files."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import glob
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,23 +12,11 @@ from vit.tables import rows
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """The parser of a command: no abbreviations, help texts as written, one-line errors."""
+    """Parser of a command: no abbreviations, help texts as written, one-line errors."""
 
     def __init__(self, **options: Any) -> None:
-        form = argparse.RawDescriptionHelpFormatter
-        super().__init__(**{"allow_abbrev": False, "formatter_class": form, **options})
-
-    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  # overloads
-        self, args: Any = None, namespace: Any = None
-    ) -> Any:
-        """As argparse's; UserError for KEY=VALUE, which is an option without its dashes."""
-        for before, word in pairwise(["", *(args or ())]):
-            name, equals, value = word.partition("=")
-            option = self._option_string_actions.get(before)
-            is_value = option is not None and option.nargs != 0
-            if equals and f"--{name}" in self._option_string_actions and not is_value:
-                self.error(f"{word!r} is not an option; type --{name} {value}")
-        return super().parse_known_args(args, namespace)
+        as_written = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, formatter_class=as_written, **options)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")
@@ -45,13 +32,10 @@ def pixels(text: str) -> tuple[int, int]:
 
 def number(text: str) -> float:
     """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
 
 
 def whole_number(text: str) -> int:
@@ -68,29 +52,30 @@ def share(text: str) -> float:
     return float(text)
 
 
-def add_engine(add: Callable[..., Any]) -> None:
+def add_engine(add: Callable[..., object]) -> None:
     """Adds --engine."""
     choices = ("torch", *rows("runtimes"))
-    add("--engine", choices=choices, default="torch", help="openvino: on the CPU (default torch)")
+    text = "what computes the model (default: torch); openvino runs on the CPU"
+    add("--engine", choices=choices, default="torch", help=text)
 
 
-def add_spreadsheet(add: Callable[..., Any]) -> None:
-    """Adds --spreadsheet, of every command that writes a CSV for people."""
-    text = "put ' before names in the CSV that a spreadsheet would run as formulas"
+def add_spreadsheet(add: Callable[..., object]) -> None:
+    """Adds --spreadsheet, for commands that write a CSV for people."""
+    text = "prefix names in the CSV that a spreadsheet would run as formulas with '"
     add("--spreadsheet", action="store_true", help=text)
 
 
 def asked_device(options: argparse.Namespace) -> str | None:
-    """--device, and cpu for a model that an engine computes."""
+    """The value of --device; cpu for a model that another engine computes."""
     from vit.inference.runtimes import is_export
 
-    elsewhere = options.engine != "torch" or is_export(options.model)
-    return options.device or ("cpu" if elsewhere else None)
+    on_cpu = options.engine != "torch" or is_export(options.model)
+    return options.device or ("cpu" if on_cpu else None)
 
 
 @contextmanager
 def chosen_device(name: str | None) -> Iterator[str]:
-    """The device of --device, by default a GPU if there is one. UserError if it is unusable."""
+    """The device `name`, by default a GPU if there is one. UserError if it cannot be used."""
     import torch
 
     device = name or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -102,7 +87,7 @@ def chosen_device(name: str | None) -> Iterator[str]:
 
 
 def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]:
-    """The named files, and the pictures in the named folders; with `arrays` .npy files too."""
+    """Named files, and the pictures in named folders; with `arrays` .npy files too."""
     from vit.data.scan import image_files
 
     for argument in arguments:
@@ -111,7 +96,7 @@ def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]
             yield from image_files(str(path), arrays=arrays)
         elif path.is_file():
             yield str(path)
-        elif inside := sorted(glob(str(path), recursive=True)):  # a pattern that was quoted
-            yield from inside
+        elif matches := sorted(glob(str(path), recursive=True)):  # a quoted pattern
+            yield from matches
         else:
             raise UserError(f"no such picture or folder: {path}")

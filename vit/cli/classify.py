@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,14 +15,13 @@ from vit.cli.arguments import (
     pictures,
     whole_number,
 )
-from vit.console import Meter, note, say, show
+from vit.console import Meter, say, show
 from vit.errors import UserError, printable
-from vit.hardware import has_bfloat16
 from vit.tables import lines, resolve, rows
 
 if TYPE_CHECKING:
     from vit.data.sources import PathList
-    from vit.inference.classifier import Asked, Classifier
+    from vit.inference.classifier import Classifier, PredictOptions
 
 EPILOG = """\
 examples:
@@ -29,32 +29,28 @@ examples:
   vit classify runs/my_photos-finetune holidays/ --out answers.csv
   vit classify MODEL /data/photos --out answers-3.parquet --shard 3/8 --features
 
-The same command continues an --out that was interrupted, after its last answer."""
-SKIPPING = "; --on_error skip goes on with the others"
+If --out was interrupted, the same command continues after its last answer."""
 
 
 def run(args: list[str]) -> int:
-    """Prints or writes the most probable classes of every image, and its labels if it may have
-    several."""
+    """Prints or writes the most probable classes of every image."""
     options = _parser().parse_args(args)
     _check(options)
     file = None if options.out is None else _answer_file(options)
-    paths = _listed(options, file, arrays=True)  # before the model is loaded
-    from vit.inference.classifier import Asked, load
+    paths = _paths(options, file, arrays=True)  # before the model is loaded
+    from vit.inference.classifier import PredictOptions, load
 
-    numbers = {n: number for n in rows("answers") if (number := getattr(options, n)) is not None}
-    asked = Asked(top=options.top, numbers=numbers)
+    numbers = {n: number for n in rows("answers") if (number := vars(options)[n]) is not None}
     engine = {"engine": options.engine, "precision": options.precision}
+    asked = PredictOptions(top=options.top, numbers=numbers)
     classifier = load(options.model, **engine, raw=options.raw)
     asked = asked.of(classifier)
     with chosen_device(asked_device(options)) as device:
         classifier.to(device)
     if classifier.engine is not None:
         say(f"computed by {classifier.engine.name}")
-    elif options.precision == "bfloat16" and device == "cpu" and not has_bfloat16():
-        note("this CPU has no units for bfloat16: float32 is faster")
     if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
-        paths = _listed(options, file, arrays=False)
+        paths = _paths(options, file, arrays=False)
     if file is None:
         _print(classifier, paths, asked, options)
     else:
@@ -64,31 +60,29 @@ def run(args: list[str]) -> int:
 
 def _parser() -> OneLineParser:
     parser = OneLineParser(
-        prog="vit classify",
-        description="Classifies images with a trained model.",
-        epilog=EPILOG,
+        prog="vit classify", description="Classifies images with a trained model.", epilog=EPILOG
     )
     add = parser.add_argument
-    add("model", help="a run, a file of weights or of `vit export`, a name or an address")
-    add("images", nargs="+", help="pictures, or folders of them")
-    add("--top", type=whole_number, default=5, metavar="N", help="classes (default 5)")
+    add("model", help="a run, a weights file, a file of `vit export`, a name, or an address")
+    add("images", nargs="+", help="pictures, or folders of pictures")
+    add("--top", type=whole_number, default=5, metavar="N", help="number of classes (default 5)")
     for name, text in lines("answers").items():
         add(f"--{name}", type=float, metavar="P", help=text)
     add("--raw", action="store_true", help="probabilities without the run's temperature")
-    add("--device", help="such as cpu or cuda; default: the best")
+    add("--device", help="such as cpu or cuda; default: a GPU if there is one")
     add_engine(add)
     precisions = ("float32", "bfloat16")
-    add("--precision", choices=precisions, default="float32", help="default float32")
+    add("--precision", choices=precisions, default="float32", help="default: float32")
     add("--json", action="store_true", help="print a list of objects")
     choices = ("error", "skip")
-    add("--on_error", choices=choices, help="for unreadable pictures that are printed")
+    add("--on_error", choices=choices, help="what to do about an unreadable picture, without --out")
     add = parser.add_argument_group("answers in a file").add_argument
-    add("--out", metavar="X", help="X.csv, X.jsonl, or a folder X.parquet: a row per picture")
+    add("--out", metavar="X", help="X.csv, X.jsonl or a folder X.parquet, with a row per picture")
     add_spreadsheet(add)
-    add("--features", action="store_true", help="a column with the head's input (.parquet)")
-    add("--shard", metavar="I/N", help="part I, from 0, of N parts of the pictures")
-    add("--batch-size", type=whole_number, metavar="N", help="default 32, on a CPU 8")
-    add("--num-workers", type=int, metavar="N", help="processes that read (default: one per core)")
+    add("--features", action="store_true", help="add a column with the head's input (.parquet)")
+    add("--shard", metavar="I/N", help="part I (from 0) of N parts of the pictures")
+    add("--batch-size", type=whole_number, metavar="N", help="default: 32, on a CPU 8")
+    add("--num-workers", type=int, metavar="N", help="reading processes; default: one per core")
     return parser
 
 
@@ -97,7 +91,7 @@ def _check(options: argparse.Namespace) -> None:
     with_out = ("features", "spreadsheet", "shard", "batch_size", "num_workers")
     without = ("json", "on_error")
     for name in with_out if options.out is None else without:
-        if getattr(options, name) not in (None, False):
+        if vars(options)[name] not in (None, False):
             option = f"--{name if name == 'on_error' else name.replace('_', '-')}"
             needs = "needs" if options.out is None else "does not go with"
             raise UserError(f"{option} {needs} --out FILE")
@@ -106,18 +100,18 @@ def _check(options: argparse.Namespace) -> None:
 
 
 class AnswerFile(Protocol):
-    """The answers of --out: a row of the table `answer_files`, under the suffix of the name."""
+    """The file of --out: a row of the table `answer_files`, under the suffix of its name."""
 
     def __init__(self, out: Path, options: argparse.Namespace) -> None:
         """Raises UserError for a place, or for options, that cannot be used."""
         ...
 
     def listed(self, *, arrays: bool) -> "PathList":
-        """The pictures that are asked for, as `pictures` lists them. UserError as by it."""
+        """Lists the pictures, as `pictures` does. UserError as in `pictures`."""
         ...
 
-    def write(self, classifier: "Classifier", paths: "PathList", asked: "Asked") -> None:
-        """Adds the answers that the file does not have, and prints how many."""
+    def write(self, classifier: "Classifier", paths: "PathList", asked: "PredictOptions") -> None:
+        """Adds the answers that the file lacks, and prints their number."""
         ...
 
 
@@ -129,7 +123,7 @@ def _answer_file(options: argparse.Namespace) -> AnswerFile:
     return resolve(kinds[out.suffix])(out, options)
 
 
-def _listed(options: argparse.Namespace, file: AnswerFile | None, *, arrays: bool) -> "PathList":
+def _paths(options: argparse.Namespace, file: AnswerFile | None, *, arrays: bool) -> "PathList":
     from vit.data.sources import PathList
 
     if file is not None:
@@ -138,12 +132,15 @@ def _listed(options: argparse.Namespace, file: AnswerFile | None, *, arrays: boo
 
 
 def _print(
-    classifier: "Classifier", paths: "PathList", asked: "Asked", options: argparse.Namespace
+    classifier: "Classifier",
+    paths: "PathList",
+    asked: "PredictOptions",
+    options: argparse.Namespace,
 ) -> None:
-    """UserError for an unreadable picture, after the answers before it."""
+    """Prints the answers. UserError for an unreadable picture, after the answers before it."""
     from vit.data.decode import ImageError
 
-    answered: list[dict[str, Any]] = []
+    answered: list[Mapping[str, Any]] = []
     try:
         with Meter("classifying", len(paths), "img", shown=options.json) as meter:
             for path in paths:
@@ -152,10 +149,11 @@ def _print(
                     row = classifier.answers([path], asked)[0].row(path)
                 except (ImageError, MemoryError) as error:
                     lacking = f"{printable(path)}: not enough memory to open it"
-                    why = lacking if isinstance(error, MemoryError) else str(error)
+                    problem = lacking if isinstance(error, MemoryError) else str(error)
                     if options.on_error != "skip":
-                        raise UserError(why + SKIPPING) from error
-                    say(f"skipped: {why}")
+                        hint = "; --on_error skip goes on with the others"
+                        raise UserError(problem + hint) from error
+                    say(f"skipped: {problem}")
                     continue
                 answered.append(row)
                 if not options.json:
@@ -167,12 +165,10 @@ def _print(
         say(f"{len(paths) - len(answered)} of {len(paths)} pictures were skipped")
 
 
-def _print_row(row: dict[str, Any], asked: "Asked") -> None:
-    show(row["image"])
-    for answer in asked.answers.values():
-        if (line := answer.line(row)) is not None:
-            show(f"  {line}")
+def _print_row(row: Mapping[str, Any], asked: "PredictOptions") -> None:
+    texts = [row["image"]]
+    texts += [f"  {line}" for answer in asked.answers.values() if (line := answer.line(row))]
     if "labels" in row:
-        show(f"  labels: {', '.join(row['labels']) or 'none'}")
-    for best in row["top"]:
-        show(f"  {best['probability']:6.1%}  {printable(best['class'])}")
+        texts.append(f"  labels: {', '.join(row['labels']) or 'none'}")
+    texts += [f"  {best['probability']:6.1%}  {printable(best['class'])}" for best in row["top"]]
+    show("\n".join(texts))

@@ -8,43 +8,44 @@ HELP = """\
 usage: vit fit --data MY_PHOTOS [-c RECIPE] [OPTIONS]
 
 Trains a model by a recipe (finetune, unless -c names another; `vit recipes` lists them), then
-evaluates the best weights on the test images. Everything goes into one directory under runs/:
-checkpoints, metrics, pictures, report.html and model/, which `vit classify` and vit.load read.
+evaluates the best weights on the test images. Everything is written to one directory under runs/:
+checkpoints, metrics, pictures, report.html, and model/ for `vit classify` and vit.load.
 
 short names:
   --data X               your images: a folder per class, with or without train/ val/ test/; a CSV
-                         or Parquet file with columns path, label, split; or a data set's name
-  --pretrained X         weights to start from: a name (`vit models --weights`), file or run
+                         or Parquet file with columns path, label, split; or the name of a data set
+  --pretrained X         weights to start from: a name (`vit models --weights`), a file or a run
   --arch NAME            architecture (`vit models` lists them)
   --lr X                 learning rate
-  --epochs N             or --steps N, or --trainer.max_time 00:00:05:00
-  --batch-size N         images per step and process; auto: as many as fit on the GPU
+  --epochs N             length of training; or --steps N, or --trainer.max_time 00:00:05:00
+  --batch-size N         images per step and process; auto takes as many as fit on the GPU
   --image-size N         pixels
-  --devices N            processes or GPUs; on CPUs add --trainer.accelerator cpu
-  --seed N               order, augmentation, initial weights and splits
+  --devices N            GPUs; with --trainer.accelerator cpu, processes
+  --seed N               seed of order, augmentation, initial weights and splits
 
 more options:
-  --run_dir DIR          where to write; the run that is there is resumed
-  --resume never|PATH    start a new run; or resume that run or checkpoint (--ckpt_path is the same)
-  --patience N           end when N validations have brought no better score
+  --run_dir DIR          directory to write to; a run in it is resumed
+  --resume never|PATH    start a new run, or resume that run or checkpoint (also --ckpt_path PATH)
+  --patience N           stop after N validations without a better score
   --save_every N         seconds between saves of last.ckpt
   --json                 print the summary of the finished run as JSON
-  --print_config         print the whole configuration and stop
+  --print_config         print the whole configuration and exit
   --data.global_batch N  images per step of all processes; batch size and accumulation follow
   --data.sampling.balanced true
                          draw rare classes as often as common ones
   --data.loading.on_error skip
-                         leave out unreadable images, and count them, instead of stopping
-  --data.labels tree     nested folders, or paths in a CSV, are classes in a tree
+                         skip unreadable images and count them, instead of stopping
+  --data.labels tree     make nested folders, or paths in a CSV, a tree of classes
   --data.label_separator ";"
-                         separator of several labels in a CSV; "|" is the default
+                         separator of several labels in a CSV (default "|")
   --model.loss.function my_parts.loss
-                         a loss of your own, and with --data.augment.extra an augmentation
-  --data.channels N      images that are not RGB: gray, 16 bits, .npy, up to 16 channels
-  --trainer.precision P  32-true, bf16-mixed, ...; by default what the hardware is good at
+                         your own loss function; --data.augment.extra takes an augmentation
+  --data.channels N      for images that are not RGB: gray, 16 bits, .npy, up to 16 channels
+  --trainer.precision P  32-true, bf16-mixed, ...; default: what suits the hardware
   --trainer.logger NAME  tensorboard, wandb or mlflow, in addition to metrics.csv
 
-Later -c files and options win. `vit fit --help-all` lists every option, its type and default."""
+Later -c files and options override earlier ones. `vit fit --help-all` lists every option with its
+type and default."""
 
 
 def run(args: list[str]) -> int:

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from io import TextIOWrapper
+from signal import SIGINT
 from typing import NoReturn
 
 import vit
@@ -22,10 +23,10 @@ ALIASES = {"train": "fit"}
 
 EXAMPLES = """\
 examples:
-  vit fit -c quickstart                           train on handwritten digits, under two minutes
-  vit fit --data my_photos/                       your pictures: one folder per class
-  vit classify runs/my_photos-finetune photo.jpg  top five classes with probabilities
-  vit test runs/my_photos-finetune                evaluate it on the held-out test images
+  vit fit -c quickstart                           train on handwritten digits, in under two minutes
+  vit fit --data my_photos/                       fine-tune on your pictures: a folder per class
+  vit classify runs/my_photos-finetune photo.jpg  print the top five classes with probabilities
+  vit test runs/my_photos-finetune                evaluate the run on its held-out test images
 
 `vit COMMAND --help` shows the options of a command."""
 
@@ -71,13 +72,11 @@ def _run(name: str, args: list[str]) -> int:
 
 def _status(error: BaseException) -> int:
     """Reports the error in one line; returns the exit status."""
-    if isinstance(error, signals.Stopped):
-        if not error.announced:
+    if isinstance(error, signals.Stopped | KeyboardInterrupt):
+        stopped = error if isinstance(error, signals.Stopped) else signals.Stopped(SIGINT)
+        if not stopped.announced:
             print("vit: stopped", file=sys.stderr)
-        return 128 + error.number
-    if isinstance(error, KeyboardInterrupt):
-        print("vit: stopped", file=sys.stderr)
-        return 130
+        return 128 + stopped.number
     if not isinstance(error, Exception):  # a parser's SystemExit, which is reported already
         raise error
     mistake = user_error_in(error)
@@ -91,32 +90,31 @@ def _status(error: BaseException) -> int:
     text = of_worker(str(error))
     known = isinstance(error, ConnectionError) or text != str(error)
     if isinstance(error, OSError) and (error.strerror or known):
-        where = "" if error.filename is None else f": {error.filename}"
         # A full disk, a lost share, or a lost process of the run.
-        say(f"vit: {error.strerror or text}{where}", everywhere=True)
-        return 1
-    say(f"vit: {_unexpected(error)}", everywhere=True)
+        file = "" if error.filename is None else f": {error.filename}"
+        say(f"vit: {error.strerror or text}{file}", everywhere=True)
+    else:
+        say(f"vit: {_unexpected(error)}", everywhere=True)
     return 1
 
 
 def _unexpected(error: BaseException) -> str:
     """The line about an internal error, whose traceback is written to a file in the cache."""
     from vit.cache import cache_directory
+    from vit.writing import write_text
 
     name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     path = cache_directory() / "errors" / name
-    where = f"is in {path}"
+    place = f"is in {path}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = "".join(traceback.format_exception(error))
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        write_text(path, "".join(traceback.format_exception(error)))
     except OSError:
-        where = "could not be written"
+        place = "could not be written"
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    modules = ["vit", *(str(frame.f_globals.get("__name__")) for frame in frames)]
-    ours = [module for module in modules if module == "vit" or module.startswith("vit.")]
-    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    return f"unexpected error in {ours[-1]}: {shorten(what, MESSAGE)}; the traceback {where}"
+    modules = [f"{frame.f_globals.get('__name__')}." for frame in frames]
+    module = [name[:-1] for name in ("vit.", *modules) if name.startswith("vit.")][-1]
+    problem = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"unexpected error in {module}: {shorten(problem, MESSAGE)}; the traceback {place}"
 
 
 def entry() -> NoReturn:

@@ -17,9 +17,9 @@ examples:
 def run(args: list[str]) -> int:
     """Prints name, parameters, sizes and source of every match."""
     parser = OneLineParser(
-        prog="vit models", description="Lists architectures, or published weights.", epilog=EPILOG
+        prog="vit models", description="Lists architectures or published weights.", epilog=EPILOG
     )
-    parser.add_argument("pattern", nargs="?", default="*", help="such as 'vit_b*'")
+    parser.add_argument("pattern", nargs="?", default="*", help="names to list, such as 'vit_b*'")
     parser.add_argument("--weights", action="store_true", help="list published weights by name")
     parser.add_argument(
         "--licence", metavar="L", help="only weights under this licence, such as apache-2.0"

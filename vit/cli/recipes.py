@@ -15,9 +15,9 @@ def title(path: Path) -> str:
 def run(args: list[str]) -> int:
     """Lists the recipes, or prints one."""
     parser = OneLineParser(
-        prog="vit recipes", description="Lists the shipped recipes; with a name, prints that one."
+        prog="vit recipes", description="Lists the shipped recipes, or prints one of them."
     )
-    parser.add_argument("name", nargs="?", help="a recipe to print, as a start for your own")
+    parser.add_argument("name", nargs="?", help="the recipe to print, as a start for your own")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     if options.name:

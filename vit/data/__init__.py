@@ -1,1 +1,1 @@
-"""From a file to a normalised batch."""
+"""Images: files and data sets are found, opened, changed and fed as normalised batches."""

@@ -1,4 +1,4 @@
-"""How the images of an optimizer step are divided among processes and batches."""
+"""Division of the images of an optimizer step among processes and batches."""
 
 from typing import Literal
 
@@ -22,14 +22,15 @@ def labelled_part(global_batch: int, ratio: float) -> int:
     return max(1, part)
 
 
-def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
-    """`batch_size` if it is a number or None; UserError for auto, or a size below 1."""
+def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> tuple[int | None, int]:
+    """`batch_size` if it is a number or None, and images in a batch of a single process. UserError
+    for auto, or a size below 1."""
     if batch_size == "auto":
         raise UserError("batch_size=auto is chosen by `vit fit`; give a number of images")
     for name, number in (("batch_size", batch_size), ("global_batch", global_batch)):
         if number is not None and number < 1:
             raise UserError(f"{name}={number} must be at least 1")
-    return batch_size
+    return batch_size, batch_size or global_batch or DEFAULT_BATCH
 
 
 def divided(whole: int, own_batch: int | None, processes: int, accumulated: int) -> tuple[int, int]:

@@ -3,29 +3,19 @@
 import time
 import warnings
 from contextlib import suppress
-from shlex import quote
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from vit.console import note
 from vit.data.decode import ImageError, open_input
-from vit.data.sources import ImageSet, PathList, Splits
+from vit.data.sources import PathList, Splits
 from vit.errors import UserError, some_of
 
 MOST, SECONDS = 2_000, 5.0
 """Files that are looked at, and the time for that."""
 DARK = 2**14
 """Values of 16 bits below which an image is nearly black in 8, as of cameras of 12 bits."""
-
-
-def way_on(root: Any, images: ImageSet, skip_option: str) -> str:
-    """Says what to do about one of the `images` in `root` that cannot be read."""
-    skip = f"{skip_option} leaves such images out"
-    if not isinstance(root, str) or not isinstance(images.items, PathList):
-        return skip
-    return f"`vit data check {quote(root)} --fix LIST.csv` lists the others, {skip}"
 
 
 def check_beginnings(splits: Splits, channels: int | None, remedy: str) -> None:
@@ -36,18 +26,15 @@ def check_beginnings(splits: Splits, channels: int | None, remedy: str) -> None:
     on gray images of 16 bits that are nearly black as RGB, which has their upper 8.
     """
     sets = [images.items for images in splits.present().values()]
-    paths = [items for items in sets if isinstance(items, PathList)]
-    if not paths:
-        return
-    ends = np.cumsum([len(items) for items in paths])
-    total = int(ends[-1])
+    files = [items for items in sets if isinstance(items, PathList)]
+    stride = max(1, -(-sum(map(len, files)) // MOST))
+    chosen = [items[at] for items in files for at in range(0, len(items), stride)]
     problems, highest, end = list[str](), 0, time.monotonic() + SECONDS
-    for place in np.linspace(0, total - 1, min(total, MOST)).astype(int).tolist():
+    for path in chosen:
         if time.monotonic() > end:
             break
-        which = int(np.searchsorted(ends, place, "right"))
         try:
-            highest = max(highest, _open(paths[which][place - int(ends[which])], channels))
+            highest = max(highest, _open(path, channels))
         except ImageError as error:
             problems.append(str(error))
     if problems:

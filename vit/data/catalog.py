@@ -1,13 +1,14 @@
-"""Data sets by name: scikit-learn's digits and torchvision's downloads.
+"""Data sets by name: scikit-learn's digits and torchvision's downloads, rows of catalog.json.
 
-The test set is the official one; vit/data/find.py cuts val from train if a data set has none.
-Shapes: n images, h w pixels.
+The test set is the official one, but of ImageNet, whose test labels are secret, the official val,
+which papers report. DTD is the first of its ten partitions. vit/data/find.py cuts val from train if
+a data set has none. Shapes: n images, h w pixels.
 """
 
+import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,53 @@ from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError, did_you_mean
 
 Parts = dict[SplitName, ImageSet]
-Loader = Callable[[Path], tuple[list[str], Parts]]
-Channels = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One row of the catalog."""
+    """Row of the catalog."""
 
-    images: dict[SplitName, int]
-    """Images of each split, before val is cut from train."""
+    kind: str
+    """The class of torchvision.datasets, or digits."""
     num_classes: int
-    load: Loader
-    mean_std: tuple[Channels, Channels] | None = None
-    """Mean and deviation of train's red, green and blue in [0, 1], if recipes use them."""
+    images: Mapping[SplitName, int]
+    """Images of each split, before val is cut from train."""
+    arguments: Mapping[SplitName, Mapping[str, str | bool]] = field(default_factory=dict)
+    """Arguments of the class, for each split."""
+    below: str = ""
+    """Folder below that of the downloads."""
+
+    def load(self, folder: Path) -> tuple[list[str], Parts]:
+        """Names of the classes, and the images, downloaded to `folder` if need be."""
+        if self.kind == "digits":
+            classes, parts = _digits()
+        else:
+            classes, parts = self._downloaded((folder / self.below).absolute())
+        if "test" not in parts:  # the same, whatever the user's seed
+            whole = parts["train"]
+            strata, shares = [classes[n] for n in whole.labels], {"val_fraction": 0.0, "seed": 0}
+            train, _, test = held_out(whole.names, strata, test_fraction=0.2, **shares)
+            return classes, {"train": whole.select(train), "test": whole.select(test)}
+        return classes, parts
+
+    def _downloaded(self, folder: Path) -> tuple[list[str], Parts]:
+        parts: Parts = {}
+        names: list[str] = []
+        for split, options in self.arguments.items():
+            data = _download(self.kind, folder, **options)
+            parts[split] = _images(data, f"{self.kind.lower()}/{split}", folder)
+            classes = getattr(data, "classes", range(10))  # SVHN does not name them
+            names = [n[0] if isinstance(n, tuple) else str(n) for n in classes]  # synonyms
+        # ImageNet has two cranes: they become "crane (1)" and "crane (2)".
+        names = [
+            f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name
+            for at, name in enumerate(names)
+        ]
+        return names, parts
+
+
+_ROWS: dict[str, Any] = json.loads(Path(__file__).with_name("catalog.json").read_text())
+CATALOG = {name: Dataset(**row) for name, row in _ROWS.items()}
 
 
 def data_set(text: str) -> tuple[str, str | None]:
@@ -47,7 +81,6 @@ def data_set(text: str) -> tuple[str, str | None]:
         name, path = "", text
     elif not equals and text in CATALOG:
         return text, None
-    place = Path(path).expanduser()
     if not path or not exists(path):
         typed = Path(path or text).absolute()
         hint = did_you_mean(typed.name, [*CATALOG, *(p.name for p in typed.parent.glob("*"))])
@@ -56,35 +89,21 @@ def data_set(text: str) -> tuple[str, str | None]:
     name = name or root_name(path)
     if not re.fullmatch(r"\w[^/=|]*", name):
         raise UserError(f"--data {text}: {name!r} cannot name its folder; use NAME={path}")
+    place = Path(path).expanduser()
     return name, str(place) if place.exists() else path
 
 
-def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
-    return ImageSet(
-        items=np.ascontiguousarray(pixels, dtype=np.uint8),
-        labels=np.asarray(labels, dtype=np.int64),
-        names=PathList(f"{name}/{index}" for index in range(len(pixels))),
-    )
-
-
-def _hold_out_test(whole: ImageSet, classes: list[str]) -> Parts:
-    """The same, whatever the user's seed, of sets without an official test split."""
-    strata = [classes[label] for label in whole.labels]
-    train, _, test = held_out(whole.names, strata, seed=0, val_fraction=0.0, test_fraction=0.2)
-    return {"train": whole.select(train), "test": whole.select(test)}
-
-
-def _digits(folder: Path) -> tuple[list[str], Parts]:
+def _digits() -> tuple[list[str], Parts]:
     from sklearn.datasets import load_digits
 
     bunch: Any = load_digits()
     # Intensities 0 to 16 to the full range of 8 bits.
     pixels = np.rint(bunch.images * (255 / 16))
-    classes = [str(name) for name in bunch.target_names]
-    return classes, _hold_out_test(_numbered("digits", pixels, bunch.target), classes)
+    names = [str(name) for name in bunch.target_names]
+    return names, {"train": _numbered("digits", pixels, bunch.target)}
 
 
-def _download(name: str, folder: Path, **options: Any) -> Any:
+def _download(name: str, folder: Path, **options: str | bool) -> object:
     """A data set of torchvision, downloaded under a lock; UserError if that fails."""
     import torchvision.datasets
     from filelock import FileLock
@@ -107,95 +126,22 @@ def _download(name: str, folder: Path, **options: Any) -> Any:
         ) from error
 
 
-def _torchvision(
-    kind: str, splits: dict[SplitName, dict[str, Any]], folder: Path, below: str = ""
-) -> tuple[list[str], Parts]:
-    """A data set of torchvision; `splits` are its arguments."""
-    folder = (folder / below).absolute()
-    parts: Parts = {}
-    classes: Any = ()
-    for split, options in splits.items():
-        data = _download(kind, folder, **options)
-        parts[split] = _images(data, f"{kind.lower()}/{split}", folder)
-        classes = classes or getattr(data, "classes", range(10))  # SVHN has no names
-    names = [name[0] if isinstance(name, tuple) else str(name) for name in classes]  # synonyms
-    # ImageNet has two cranes: they become "crane (1)" and "crane (2)".
-    names = [
-        f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name
-        for at, name in enumerate(names)
-    ]
-    return names, parts if "test" in parts else _hold_out_test(parts["train"], names)
-
-
-def _images(data: Any, name: str, folder: Path) -> ImageSet:
+def _images(data: object, name: str, folder: Path) -> ImageSet:
     """Pixels or files, some of which torchvision lists in private attributes."""
-    labels = [getattr(data, each, None) for each in ("targets", "labels", "_labels")]
-    labels = next(found for found in labels if found is not None)
-    if hasattr(data, "data"):
-        planes = data.data.shape[1] == 3  # `n 3 h w`
-        return _numbered(name, data.data.transpose(0, 2, 3, 1) if planes else data.data, labels)
-    files = getattr(data, "_images", None) or getattr(data, "_image_files", None)
-    files = files or [path for path, _ in data.samples]
+    values = vars(data)
+    labels = next(values[key] for key in ("targets", "labels", "_labels") if key in values)
+    if (pixels := values.get("data")) is not None:
+        planes = pixels.shape[1] == 3  # `n 3 h w`
+        return _numbered(name, pixels.transpose(0, 2, 3, 1) if planes else pixels, labels)
+    files = values.get("_images") or values.get("_image_files")
+    files = files or [path for path, _ in values["samples"]]
     names = [Path(path).absolute().relative_to(folder).as_posix() for path in files]
     return ImageSet(PathList(names, str(folder)), np.asarray(labels, np.int64), PathList(names))
 
 
-def _named(**splits: str) -> dict[Any, dict[str, Any]]:
-    """torchvision's names of our splits as its arguments."""
-    return {ours: {"split": theirs} for ours, theirs in splits.items()}
-
-
-_TRAIN_TEST = _named(train="train", test="test")
-_TRAIN_VAL_TEST = _named(train="train", val="val", test="test")
-_BOOLEAN: dict[SplitName, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
-
-CATALOG: dict[str, Dataset] = {
-    "digits": Dataset({"train": 1_438, "test": 359}, 10, _digits),
-    "cifar10": Dataset(
-        {"train": 50_000, "test": 10_000},
-        10,
-        partial(_torchvision, "CIFAR10", _BOOLEAN),
-        mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
-    ),
-    "cifar100": Dataset(
-        {"train": 50_000, "test": 10_000},
-        100,
-        partial(_torchvision, "CIFAR100", _BOOLEAN),
-    ),
-    "svhn": Dataset(
-        {"train": 73_257, "test": 26_032},
-        10,
-        partial(_torchvision, "SVHN", _TRAIN_TEST, below="svhn"),
-    ),
-    "stl10": Dataset(
-        {"train": 5_000, "test": 8_000}, 10, partial(_torchvision, "STL10", _TRAIN_TEST)
-    ),
-    "eurosat": Dataset(
-        {"train": 21_600, "test": 5_400}, 10, partial(_torchvision, "EuroSAT", {"train": {}})
-    ),
-    "oxford_iiit_pet": Dataset(
-        {"train": 3_680, "test": 3_669},
-        37,
-        partial(_torchvision, "OxfordIIITPet", _named(train="trainval", test="test")),
-    ),
-    "flowers102": Dataset(
-        {"train": 1_020, "val": 1_020, "test": 6_149},
-        102,
-        partial(_torchvision, "Flowers102", _TRAIN_VAL_TEST),
-    ),
-    "food101": Dataset(
-        {"train": 75_750, "test": 25_250}, 101, partial(_torchvision, "Food101", _TRAIN_TEST)
-    ),
-    "dtd": Dataset(  # the first of its ten official partitions
-        {"train": 1_880, "val": 1_880, "test": 1_880},
-        47,
-        partial(_torchvision, "DTD", _TRAIN_VAL_TEST),
-    ),
-    "imagenet": Dataset(
-        {"train": 1_281_167, "test": 50_000},
-        1_000,
-        # The labels of the official test set are secret: papers report the official val.
-        partial(_torchvision, "ImageNet", _named(train="train", test="val"), below="imagenet"),
-        mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    ),
-}
+def _numbered(name: str, pixels: np.ndarray, labels: np.ndarray) -> ImageSet:
+    return ImageSet(
+        items=np.ascontiguousarray(pixels, dtype=np.uint8),
+        labels=np.asarray(labels, dtype=np.int64),
+        names=PathList(f"{name}/{index}" for index in range(len(pixels))),
+    )

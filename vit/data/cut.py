@@ -3,32 +3,34 @@
 Shapes: n images, k classes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vit.data.groups import FEWEST, cut_groups, divided_groups
-from vit.data.sources import ImageSet, Origin, PathList, SplitName, Splits
+from vit.data.sources import SPLITS, ImageSet, Origin, PathList, SplitName, Splits
 from vit.errors import BELOW_ONE, UserError, check_range, some_of
 from vit.label_tree import inner_class
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
-    from vit.data.settings import Reading, Splitting
+    from vit.data.settings import Reading
+
+Cut = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Indices of train, val and test, each ascending."""
+Keys = Sequence[str] | PathList
 
 
 def held_out(
-    keys: Sequence[str] | PathList,
+    keys: Keys,
     strata: Sequence[str],
     *,
     seed: int,
     val_fraction: float,
     test_fraction: float,
     eligible: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Indices of (train, val, test), each ascending: a stratified cut without a generator.
+) -> Cut:
+    """A stratified cut without a generator.
 
     The images of a stratum (a class) are ordered by a hash of (seed, stratum, key); the first are
     test, the next val. So an added image moves few others, and the test set does not depend on
@@ -47,57 +49,70 @@ def held_out(
         if len(free) < (asked := num_test + num_val):  # both get their part of what there is
             num_test = -(-len(free) * num_test // asked)
             num_val = len(free) - num_test
-        ordered = sorted(free, key=lambda i: _hash(f"{seed}\0{stratum}\0{keys[i]}"))
+        ordered = sorted(free, key=lambda i: hashed_text(f"{seed}\0{stratum}\0{keys[i]}"))
         part[ordered[:num_test]] = 2
         part[ordered[num_test : num_test + num_val]] = 1
     train, val, test = (np.flatnonzero(part == number) for number in range(3))
     return train, val, test
 
 
-def _hash(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+def hashed_text(text: str, size: int = 16) -> bytes:
+    """BLAKE2b of a text, `size` bytes."""
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()
 
 
 def _share(count: int, fraction: float) -> int:
     return max(1, int(count * fraction + 0.5)) if fraction > 0 else 0
 
 
+def by_class(
+    images: ImageSet, classes: list[str], keys: Keys, where: str, **options: Any
+) -> tuple[Cut, list[str]]:
+    """`held_out` class by class, or as a whole where images have several labels or none; no notes.
+
+    UserError if there is no image for val.
+    """
+    one_label = bool(classes) and images.labels.ndim == 1
+    strata = [classes[label] for label in images.labels] if one_label else [""] * len(images)
+    cut = held_out(keys, strata, **options)
+    if options["val_fraction"] and not len(cut[1]) and options["eligible"] is None:
+        remedy = "add images, give a val folder, or set --data.splits.val_fraction 0"
+        raise UserError(f"no class of {where} has two images to cut a val from train; {remedy}")
+    return cut, []
+
+
+Divide = Callable[..., tuple[Cut, list[str]]]
+"""A cut with the arguments of `by_class`, and notes on it."""
+
+
 def complete(
     classes: list[str],
     sets: Mapping[SplitName, ImageSet],
-    keys: Sequence[str] | PathList,
+    keys: Keys,
     reading: "Reading",
     *,
     where: str,
     notes: Sequence[str] = (),
+    divide: Divide = by_class,
 ) -> Splits:
-    """The splits given, `train` at least, and those cut from train: val, and test if it lacks both.
+    """The splits of `sets`, train at least, and those cut from train: val, and test without both.
 
-    Images with one label are cut class by class, those with several as a whole, and those in groups
-    by whole groups. `keys` name the images of train, `where` the source in errors.
+    `keys` name the images of train, `where` the source in errors.
 
-    Raises UserError if no class has an image to spare, as `divided_groups` does, or if, of a
-    `tree`, a class is no leaf.
+    Raises UserError as `divide` does, or if, of a `tree`, a class is no leaf.
     """
-    cut, parts = reading.cut, dict(sets)
-    named = [images.groups for images in sets.values()]
-    notes = [*notes, *divided_groups(where, reading.columns.group, named)]
+    cut, parts, train = reading.cut, dict(sets), sets["train"]
     if reading.tree:
-        _check_tree(classes, sets["train"])
-    if "test" in sets or "val" in sets:
-        cut = replace(cut, test_fraction=0.0)
-    if "val" in sets:
-        cut = replace(cut, val_fraction=0.0)
-    together = cut.val_fraction + cut.test_fraction
+        _check_tree(classes, train)
+    shares: dict[SplitName, float] = {
+        "val": 0.0 if "val" in sets else cut.val_fraction,
+        "test": 0.0 if "val" in sets or "test" in sets else cut.test_fraction,
+    }
+    together = sum(shares.values())
     check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
-    if cut.val_fraction or cut.test_fraction:
-        eligible, seen = None, []
-        if reading.known is not None and cut.seen == "refuse":
-            shares = {"val": cut.val_fraction, "test": cut.test_fraction}
-            names = " and ".join(name for name, share in shares.items() if share)
-            eligible, seen = reading.known.eligible(sets["train"], names)
-        more, shortages = _cut(sets["train"], classes, keys, where, cut, eligible)
-        parts, notes = parts | more, notes + seen + shortages
+    if together:
+        held, more = _cut(train, classes, keys, where, reading, shares, divide)
+        parts, notes = parts | held, [*notes, *more]
 
     def origin(name: SplitName) -> Origin:
         return "none" if name not in parts else "given" if name in sets else "cut from train"
@@ -105,54 +120,50 @@ def complete(
     return Splits(
         classes,
         **parts,
-        multilabel=parts["train"].labels.ndim == 2,
+        multilabel=train.labels.ndim == 2,
         val_origin=origin("val"),
         test_origin=origin("test"),
-        notes=notes,
+        notes=[*notes],
     )
 
 
 def _cut(
-    whole: ImageSet,
+    train: ImageSet,
     classes: list[str],
-    keys: Sequence[str] | PathList,
+    keys: Keys,
     where: str,
-    cut: "Splitting",
-    eligible: np.ndarray | None,
+    reading: "Reading",
+    shares: dict[SplitName, float],
+    divide: Divide,
 ) -> tuple[dict[SplitName, ImageSet], list[str]]:
-    """The rest of train and the splits cut from it; notes on classes with too few images."""
-    one_label = bool(classes) and whole.labels.ndim == 1
-    shares = {"val_fraction": cut.val_fraction, "test_fraction": cut.test_fraction}
-    options: Any = {"seed": cut.seed or 0, "eligible": eligible, **shares}
-    if whole.groups is not None:
-        train, val, test = cut_groups(whole.groups, whole.labels, **options)
-        if len(train) == len(whole):
-            why = f"{FEWEST} groups are needed, and train keeps one of each class"
-            if eligible is not None:
-                why = "too few groups hold none of the images that the weights have learned"
-            return {}, [f"{where}: no val or test is cut from it: {why}"]
-    else:
-        strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
-        train, val, test = held_out(keys, strata, **options)
-    if cut.val_fraction and not len(val) and eligible is None:
-        remedy = "add images, give a val folder, or set --data.splits.val_fraction 0"
-        raise UserError(f"no class of {where} has two images to cut a val from train; {remedy}")
+    """The rest of train and the splits with these shares of it; notes."""
+    eligible, seen = None, []
+    if reading.known is not None and reading.cut.seen == "refuse":
+        names = " and ".join(name for name, share in shares.items() if share)
+        eligible, seen = reading.known.eligible(train, names)
+    options = {f"{name}_fraction": share for name, share in shares.items()}
+    options |= {"seed": reading.cut.seed or 0, "eligible": eligible}
+    indices, more = divide(train, classes, keys, where, **options)
+    cuts: dict[SplitName, np.ndarray] = dict(zip(SPLITS, indices, strict=True))
+    if eligible is None and not more:
+        asked: dict[SplitName, np.ndarray]
+        asked = {name: cuts[name] for name, share in shares.items() if share}
+        more = _shortages(train, classes, where, asked)
+    return {name: train.select(rows) for name, rows in cuts.items() if len(rows)}, seen + more
+
+
+def _shortages(
+    train: ImageSet, classes: list[str], where: str, cuts: Mapping[SplitName, np.ndarray]
+) -> list[str]:
+    """Notes on a test split, and on classes, for which there are too few images."""
     notes = []
-    if cut.test_fraction and not len(test) and eligible is None:
+    if not len(cuts.get("test", [0])):
         notes.append(f"{where}: no class has enough images to cut a test split from train")
-    if one_label and eligible is None:
-        labels = whole.labels[val if cut.val_fraction else test]
-        counts = np.bincount(labels, minlength=len(classes))
-        scarce = some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0))
-        if scarce:
-            why = "too few images"
-            if whole.groups is not None:
-                why = "no group that was drawn has one; --data.splits.seed N draws others"
-            notes.append(f"{where}: no image could be held out of {scarce}: {why}")
-    chosen: dict[SplitName, np.ndarray] = {"val": val, "test": test}
-    parts: dict[SplitName, ImageSet] = {"train": whole.select(train)}
-    parts |= {name: whole.select(indices) for name, indices in chosen.items() if len(indices)}
-    return parts, notes
+    if classes and train.labels.ndim == 1:
+        counts = np.bincount(train.labels[next(iter(cuts.values()))], minlength=len(classes))
+        if scarce := some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0)):
+            notes.append(f"{where}: too few images or groups to hold one out of {scarce}")
+    return notes
 
 
 def _check_tree(classes: list[str], train: ImageSet) -> None:
@@ -161,5 +172,5 @@ def _check_tree(classes: list[str], train: ImageSet) -> None:
         raise UserError("data.labels=tree needs one label per image; this set has several")
     if (pair := inner_class(classes)) is not None:
         first = int(np.argmax(train.labels == classes.index(pair[0])))
-        found = f"{train.names.name(first)} has the label {pair[0]!r}, and the class {pair[1]!r}"
-        raise UserError(f"{found} is below it; put it into a class below {pair[0]!r}")
+        text = f"{train.names.name(first)} has the label {pair[0]!r}, and the class {pair[1]!r}"
+        raise UserError(f"{text} is below it; put it into a class below {pair[0]!r}")

@@ -1,22 +1,25 @@
-"""From an index to (uint8 `c h w`, label, index), and to a batch.
+"""Dataset of (uint8 `c h w`, label, index), and its batches.
 
 The draws of a training sample are a function of (seed, epoch, index, copy) alone.
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from vit.console import say
-from vit.data.decode import ImageError, open_image
+from vit.data.decode import ImageError, open_input
+from vit.data.photo import Photo
 from vit.data.sources import ImageSet
-from vit.data.transforms import sample_bits
+from vit.data.transforms import TrainTransform, sample_bits
+from vit.preprocessing import Preprocess
 
 Key = int | tuple[int, int, int]
 """An index (evaluation), or (epoch, index, number of its copy in this epoch)."""
@@ -32,27 +35,24 @@ class ImageDataset(Dataset[Sample | None]):
     """The transformed images of a set.
 
     Args:
-        transform: RGB image -> uint8 `c h w`. In training it also gets the `sample_bits` of the
-            key, from which it draws.
-        seed: Of the training transforms.
+        preprocess: The transform at evaluation, and the normalisation in training.
+        augment: The transform in training.
+        seed: Seed of the draws in training.
         on_error: For an unreadable image, "error" raises ImageError. "skip" names it once on
             stderr and counts it; the sample is None at evaluation, and the next image of the set
             in training.
         remedy: The way on, in the message of an unreadable image.
-        opener: Opens images for training, such as `vit.data.photo.Photo`.
-        planes: The images of the set, uint8 `n 3 h w`, of which `transform` takes whole batches.
-        reader: Opens images for evaluation and for people.
+        planes: The images of the set, uint8 `n 3 h w`, of which whole batches are cut.
     """
 
     images: ImageSet
-    transform: Callable[..., Tensor]
+    preprocess: Preprocess
+    augment: TrainTransform | None = None
     _: KW_ONLY
     seed: int = 0
     on_error: Literal["error", "skip"] = "error"
     remedy: str = "data.loading.on_error=skip leaves such images out"
-    opener: Callable[[Any], Any] = open_image
     planes: np.ndarray | None = None
-    reader: Callable[[Any], Any] = open_image
 
     def __post_init__(self) -> None:
         # Shared with the workers: each file is named once, and counted in this process.
@@ -94,23 +94,31 @@ class ImageDataset(Dataset[Sample | None]):
         training = rows.ndim == 2
         indices = (rows[:, 1] if training else rows).astype(np.int64)
         images = torch.from_numpy(np.ascontiguousarray(self.planes[indices]))
-        more = (sample_bits(self.seed, *rows.T),) if training else ()
         labels = torch.from_numpy(self.images.labels[indices])
-        return self.transform(images, *more), labels, torch.from_numpy(indices)
+        images = self._augmented(images, rows.T) if training else self.preprocess(images)
+        return images, labels, torch.from_numpy(indices)
 
     @property
     def num_skipped(self) -> int:
         """Unreadable images so far, in all workers of this process."""
         return 0 if self._skipped is None else int(self._skipped.sum())
 
-    def open(self, index: int) -> Any:
-        """The untransformed image: RGB, or what `reader` gives."""
-        return self.reader(self.images.items[index])
+    def open(self, index: int) -> Image.Image | Tensor:
+        """The untransformed image: RGB, or float32 `c h w` of other channels."""
+        return open_input(self.images.items[index], self.preprocess.channels)
 
     def _pixels(self, index: int, key: Key) -> Tensor:
-        if isinstance(key, int):
-            return self.transform(self.open(index))
-        return self.transform(self.opener(self.images.items[index]), sample_bits(self.seed, *key))
+        if isinstance(key, int) or self.augment is None:
+            return self.preprocess(self.open(index))
+        whole = self.preprocess.channels is not None or self.augment.takes_batches
+        image = self.open(index) if whole else Photo(self.images.items[index])
+        return self._augmented(image, key)
+
+    def _augmented(self, image: Image.Image | Photo | Tensor, key: Iterable[int]) -> Tensor:
+        assert self.augment is not None
+        values = {"mean": self.preprocess.mean, "std": self.preprocess.std}
+        bits = sample_bits(self.seed, *key)
+        return self.augment(image, bits, self.preprocess.image_size, **values)
 
     def _label(self, index: int) -> int | Tensor:
         label = self.images.labels[index]

@@ -6,7 +6,7 @@ The same for training and for prediction:
 - Transparency (alpha channel, transparent palette entry or colour): composited on white, except
   the transparent level of a gray PNG of 16 bits.
 - 16 bits a channel: the high byte is kept.
-- HEIC and JPEG XL: by plugins of Pillow (the extra `photos`), which turn them by their own fields.
+- Other photos, such as HEIC: by plugins of Pillow that extensions add.
 - 32-bit integers and floats: refused, because their files do not say which value is white.
 - Animations and multi-page files: the first frame.
 - CMYK, also as Adobe writes it (inverted), 1-bit, palette, YCbCr and LAB: Pillow's conversion.
@@ -22,21 +22,27 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from PIL import Image, features
+from PIL import Image
 from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from vit.errors import UserError
-from vit.tables import made, rows
+from vit.tables import NotInstalled, made, resolve, rows
 
 if TYPE_CHECKING:  # NumPy and torch
+    import numpy as np
+    from torch import Tensor
+
     from vit.data.settings import InputFormat
     from vit.data.sources import ImageSet
+
+    Picture = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
+    """A path, a file's bytes, a PIL image, or an array."""
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded; the limit is
@@ -55,9 +61,6 @@ _TRANSPOSE = {
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 """First bytes of files."""
-_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-"""Brands of HEIC files."""
-_JPEG_XL = b"\xff\n", b"\0\0\0\x0cJXL \r\n\x87\n"
 _REPLACE = "replace or delete it"
 _IMPOSTORS = (
     (b"version https://git-lfs", "a Git LFS pointer, not the image itself; run 'git lfs pull'"),
@@ -87,7 +90,7 @@ class NamedBytes(bytes):
         return named
 
 
-def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Image.Image:
+def open_image(source: "Picture") -> Image.Image:
     """An upright RGB image from a path, a file's bytes, a PIL image or a uint8 array.
 
     Arrays are `h w`, `h w 3` or `h w 4` (alpha last). A PIL image is not modified; if it needs no
@@ -107,11 +110,7 @@ class Opener(ABC):
     """Reads images that are not RGB: a row of the table `openers`, made without arguments."""
 
     @abstractmethod
-    def takes(self, channels: int) -> bool:
-        """Whether it reads images with so many channels."""
-
-    @abstractmethod
-    def open(self, source: Any, channels: int) -> Any:
+    def open(self, source: "Picture", channels: int) -> "Tensor":
         """float32 `c h w` of a path, a file's bytes, a PIL image or an array. Raises ImageError."""
 
     @abstractmethod
@@ -125,20 +124,17 @@ class Opener(ABC):
 
 
 @cache
-def opener_of(channels: int) -> Opener:
-    """The opener of such images, once in a process. UserError if there is none."""
-    for row in reversed(rows("openers").values()):  # installed packages' first: ours takes all
-        if (opener := made(row, Opener)).takes(channels):
-            return opener
-    raise UserError(f"data.channels={channels}: no installed package reads such images")
+def opener() -> Opener:
+    """The opener of the last row, as that of an installed package; made once in a process."""
+    return made([*rows("openers").values()][-1], Opener)
 
 
-def open_input(source: Any, channels: int | None) -> Any:
+def open_input(source: "Picture", channels: int | None) -> "Image.Image | Tensor":
     """An image as Preprocess takes it: RGB, or float32 `c h w` if `channels` is given.
 
     `source` is a path, a file's bytes, a PIL image or an array. Raises ImageError.
     """
-    return open_image(source) if channels is None else opener_of(channels).open(source, channels)
+    return open_image(source) if channels is None else opener().open(source, channels)
 
 
 def read(
@@ -149,7 +145,8 @@ def read(
     Raises ImageError for all errors of the decoder but MemoryError.
     """
     if isinstance(source, bytes):
-        name = getattr(source, "name", f"image of {len(source):,} bytes")
+        has_name = isinstance(source, NamedBytes)
+        name = source.name if has_name else f"image of {len(source):,} bytes"
     else:
         name = os.fsdecode(source)
     head = b""
@@ -174,43 +171,21 @@ def decode(stream: Stream, head: bytes, name: str) -> Image.Image:
             return _upright_rgb(JpegImageFile(stream), name)
         if head.startswith(PNG):
             return _upright_rgb(PngImageFile(stream), name)
-    add_plugin(head, name)
+    add_plugins(head, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # damaged EXIF fields, size
         return _upright_rgb(Image.open(stream), name)
 
 
-def add_plugin(head: bytes, name: str) -> None:
-    """Makes Pillow read HEIC and JPEG XL, if a file begins so; ImageError without the plugin."""
-    kind = _kind_of_photo(head)
-    if kind and not _is_read(kind):
-        extra = "pip install 'vitkit[photos]'"
-        raise ImageError(f"{name}: a {kind} image needs {extra}; or convert it to JPEG")
+def add_plugins(head: bytes, name: str) -> None:
+    """Adds a plugin to Pillow that reads a file that begins with `head`, if an extension has one.
 
-
-def _kind_of_photo(head: bytes) -> str | None:
-    """HEIC, AVIF or JPEG XL, if a file that begins with `head` is one."""
-    if head.startswith(_JPEG_XL):
-        return "JPEG XL"
-    if head[4:8] != b"ftyp":
-        return None
-    brands = [head[at : at + 4] for at in range(8, min(64, int.from_bytes(head[:4], "big")), 4)]
-    if b"avif" in brands or b"avis" in brands:
-        return "AVIF"
-    return "HEIC" if any(brand in _HEIC for brand in brands) else None
-
-
-@cache
-def _is_read(kind: str) -> bool:
-    """Whether Pillow reads the format, with the plugin that this registers if it is there."""
-    try:
-        if kind == "HEIC":
-            import_module("pillow_heif").register_heif_opener()
-        elif kind == "JPEG XL":
-            import_module("pillow_jxl")  # registers itself
-    except ImportError:
-        return False
-    return kind != "AVIF" or bool(features.check("avif"))
+    ImageError for a plugin that is not installed.
+    """
+    if not head.startswith((JPEG, PNG)):
+        for row in rows("photos").values():
+            with suppress(NotInstalled):
+                resolve(row)(head, name)
 
 
 def check_size(height: int, width: int, name: str) -> None:
@@ -223,7 +198,7 @@ def check_size(height: int, width: int, name: str) -> None:
 
 
 def turned(image: Image.Image) -> Image.Transpose | None:
-    """What makes an image upright that its EXIF tag turns."""
+    """The operation that makes an image upright, by its EXIF tag; None if it is."""
     if image.format == "JXL" and not vars(image)["jpeg"]:
         return None  # the tag is for information; what turns it has been applied (ISO 18181-2)
     return _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
@@ -271,14 +246,10 @@ def _high_byte(image: Image.Image) -> Image.Image:
     return Image.frombytes("L", image.size, image.tobytes()[first::2])
 
 
-def _from_array(array: Any) -> Image.Image:
-    # NumPy need not be installed.
-    interface = getattr(array, "__array_interface__", None)
-    if interface is None:
-        raise TypeError(f"an image is a path, bytes, a PIL image or array, not {type(array)}")
-    shape, kind = interface["shape"], interface["typestr"]
+def _from_array(array: "np.ndarray") -> Image.Image:
+    shape, kind = array.shape, str(array.dtype)
     usual = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
-    if kind != "|u1" or not usual or 0 in shape:
+    if kind != "uint8" or not usual or 0 in shape:
         raise ImageError(f"array of {kind}, shape {shape}: pass uint8 of shape (h, w) or (h, w, 3)")
     return _upright_rgb(Image.fromarray(array), f"array of shape {shape}")
 
@@ -297,8 +268,6 @@ def _diagnosis(error: Exception, head: bytes) -> str:
             return message
     if "truncated" in str(error).lower():
         return f"the image is cut short (truncated file); {_REPLACE}"
-    if kind := _kind_of_photo(head):  # whose decoders say little
-        return f"the {kind} image is damaged or cut short; {_REPLACE}"
     if isinstance(error, Image.UnidentifiedImageError):
         return f"not an image of a known format, or its beginning is damaged; {_REPLACE}"
     reason = " ".join(str(error).split()) or type(error).__name__
@@ -307,4 +276,4 @@ def _diagnosis(error: Exception, head: bytes) -> str:
 
 def name_of(image: Image.Image) -> str:
     """A PIL image in a message."""
-    return str(getattr(image, "filename", "")) or f"PIL image of mode {image.mode}"
+    return str(vars(image).get("filename") or f"PIL image of mode {image.mode}")

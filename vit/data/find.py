@@ -1,58 +1,57 @@
-"""From what a user names, a data set or files, to its splits; nothing is decoded."""
+"""The splits of a data set by name, or of files; nothing is decoded."""
 
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vit.cache import cache_directory
 from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
-from vit.data.manifest import SUFFIXES, Listing, Table, load_manifest
-from vit.data.roots import check_root, rows_for, source_of
+from vit.data.manifest import SUFFIXES, Listing, Table
+from vit.data.roots import exists, rows_for, source_of
 from vit.data.settings import Reading
 from vit.data.sources import PathList, Splits, missing_files
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, did_you_mean_beside
 from vit.tables import resolve
 
 
 def find_splits(
-    dataset: str | None, root: Any, reading: Reading, *, data_dir: str | None = None
+    dataset: str | None, root: object, reading: Reading, *, data_dir: str | None = None
 ) -> Splits:
     """The splits of a named data set, or of `root`: files, or images of a Python program."""
-    if root is None:
-        assert dataset is not None
-        reading.refuse_separator(dataset)
+    if dataset is not None and root is None:
+        reading.refuse_columns(dataset)
         splits = load_dataset(dataset, reading, data_dir=data_dir)
         return splits if reading.labelled else replace(splits, classes=[])
     if isinstance(root, Splits):
         return root
     if (source := source_of(root)) is not None:
         return source.splits(root, reading)
+    path = str(root)
     try:
-        if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
-            return load_manifest(Listing(Table(root), reading))
-        return load_folder(root, reading)
+        if path.lower().endswith(SUFFIXES) and not os.path.isdir(path):
+            return Listing(Table(path), reading).read()
+        return load_folder(path, reading)
     except UserError:
         for row in rows_for(root):
             resolve(row)  # a source that is not installed is the reason
         raise
 
 
-def check_source(dataset: str | None, root: Any) -> None:
+def check_source(dataset: str | None, root: object) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
-        given = f"no data (root={root!r})"
-        raise UserError(f"{given}: give --data with a folder, a CSV, or the name of a data set")
+        remedy = "give --data with a folder, a CSV, or the name of a data set"
+        raise UserError(f"no data (root={root!r}): {remedy}")
     if dataset is not None and dataset not in CATALOG:
         if os.path.exists(os.path.expanduser(dataset)):
             raise UserError(f"dataset={dataset!r} is a place of files; give root={dataset!r}")
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
-    if root is not None and not isinstance(root, Splits):
-        check_root(root)
+    if root is not None and not isinstance(root, Splits) and not exists(root):
+        raise UserError(f"data folder {root} does not exist{did_you_mean_beside(str(root))}")
 
 
 def load_dataset(

@@ -8,31 +8,15 @@ root/pet/cat/1.jpg                  a tree: the class is pet/cat
 import os
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
 
-from vit.data.cut import complete
-from vit.data.items import Opened
+from vit.data.labelling import Labelled, Readers, class_order, make_splits
 from vit.data.scan import LITTER, entries, left_out_note, scan
-from vit.data.settings import ModelClasses, Reading
-from vit.data.sources import (
-    SPLIT_NAMES,
-    SPLIT_WORDS,
-    SPLITS,
-    ImageSet,
-    PathList,
-    SplitName,
-    Splits,
-    all_of_one,
-    by_split,
-    check_classes,
-    class_order,
-    split_of,
-)
+from vit.data.settings import Reading
+from vit.data.sources import SPLIT_NAMES, PathList, SplitName, Splits, by_split, split_of
 from vit.errors import UserError, some_of
 
 
@@ -43,76 +27,55 @@ def load_folder(root: str | os.PathLike[str], reading: Reading) -> Splits:
     any depth. With one folder or with train/ alone, val and test are cut from it; with train/ and
     test/, val; with train/ and val/ there is no test.
 
-    Raises UserError if `root` is missing, and as `part_splits` does.
+    Raises UserError if `root` is missing, a class of train has no images, there is one class only,
+    or a split has a class that train, or the model, lacks.
     """
-    reading.refuse_separator(str(root))
+    reading.refuse_columns(str(root))
     place = os.path.abspath(os.path.expanduser(root))
     folders, notes = _split_folders(place)
-    parts: dict[SplitName, Callable[[], Part]] = {}
-    for name, where in folders.items():
-        above = "" if where == place else f"{os.path.basename(where)}/"
-        parts[name] = partial(_scanned, where, above, reading)
-    return part_splits(str(root), parts, reading, notes)
+    readers: Readers = {
+        name: partial(_read, where, name, place, reading) for name, where in folders.items()
+    }
+    named = folders != {"train": place}
+    return make_splits(str(root), readers, reading, notes=notes, named=named)
 
 
-def part_splits(
-    root: str,
-    readers: "Mapping[SplitName, Callable[[], Part]]",
-    reading: Reading,
-    notes: Sequence[str] = (),
-) -> Splits:
-    """The splits of parts: those that are there, and those that are cut from train.
-
-    `readers`: what reads each part; for a model that exists only one is read.
-
-    Raises UserError if a class of train is missing or empty, there is one class only, or a split
-    has a class that train, or the model, lacks.
-    """
-    notes = [*notes]
-    if reading.model is not None:
-        split = max(readers, key=SPLITS.index)
-        part = readers[split]()
-        images = part.images(reading.model, "the model lacks")
-        unnamed = part.where in (root, os.path.abspath(os.path.expanduser(root)))
-        notes += part.notes(reading.has_classes)
-        return all_of_one(images, reading.model, "test" if unnamed else split, notes)
-    if "train" not in readers:
-        names = ", ".join(f"{name}/" for name in readers)
-        raise UserError(f"{root} has {names} but no train/; put the training images there")
-    parts: dict[SplitName, Part] = {name: read() for name, read in readers.items()}
-    train = parts["train"]
-    classes = train.classes() if reading.labelled else []
-    sets: dict[SplitName, ImageSet] = {}
-    for name, part in parts.items():
-        notes += part.notes(reading.labelled)
-        sets[name] = part.images(ModelClasses(names=classes), f"{train.where} lacks")
-    keys = train.keys.select(train.rows(classes))
-    if reading.labelled and not reading.tree and all("/" in key for key in keys):
-        notes.append(
-            f"{train.where}: all images lie two or more folders deep, and the upper ones are the "
-            "classes; --data.labels tree makes classes of the inner ones"
-        )
-    return complete(classes, sets, keys, reading, where=train.where, notes=notes)
-
-
-def _scanned(where: str, above: str, reading: Reading) -> "Part":
-    """The images in a folder; their names begin with `above`."""
+def _read(where: str, split: SplitName, root: str, reading: Reading) -> Labelled:
+    """The images in the folder of a split. UserError if there are none that can be used."""
     folders, left_out = scan(where, arrays=reading.arrays)
+    inside, notes = left_out_note("there", left_out), left_out_note(where, left_out)
     inner = {os.path.dirname(path) for path in folders} if reading.tree else set()
-    groups, places, below = [], [], []
+    counts: dict[str, int] = {}
+    labels: list[tuple[str, ...]] = []
+    chosen: list[tuple[str, str, list[str]]] = []  # what names and keys begin with, and files
     for path, images in folders.items():
-        name, key = class_of(path, reading)
-        groups.append((name if images or path not in inner else "", len(images)))
-        places.append(f"{above}{path}/" if path else above)
-        below.append(f"{key}/" if key else "")
-    paths = PathList(_files(places, folders), os.path.dirname(where) if above else where)
-    return Part(where, paths, paths, PathList(_files(below, folders)), groups, left_out)
-
-
-def _files(places: list[str], folders: dict[str, list[str]]) -> Iterator[str]:
-    """Paths of the images in folders that are at these places."""
-    for place, images in zip(places, folders.values(), strict=True):
-        yield from (place + image for image in images)
+        label, below = class_of(path, reading)
+        if not reading.has_classes or (label and (images or path not in inner)):
+            counts[label] = counts.get(label, 0) + len(images)
+            labels.append((label,))
+            above = "" if where == root else os.path.basename(where)
+            chosen.append((os.path.join(above, path, ""), os.path.join(below, ""), images))
+    if reading.has_classes and (loose := len(folders[""])):
+        if not counts:
+            text = f"{where} has {loose:,} images but no class folders"
+            raise UserError(f"{text}; put those of each class into a folder with its name")
+        notes.append(f"{where}: images outside class folders left out: {loose:,}")
+    if reading.labelled and reading.model is None and split == "train":
+        _check_classes(where, counts, inside)
+        if not reading.tree and all(below for _, below, images in chosen if images):
+            notes.append(
+                f"{where}: all images lie two or more folders deep, and the upper ones are the "
+                "classes; --data.labels tree makes classes of the inner ones"
+            )
+    if not any(counts.values()):
+        place = f"class folders of {where}" if reading.has_classes else where
+        raise UserError("; ".join([f"no images in {place}", *inside]))
+    names = (above + name for above, _, images in chosen for name in images)
+    paths = PathList(names, where if where == root else os.path.dirname(where))
+    keys = PathList(below + name for _, below, images in chosen for name in images)
+    entries_of = np.arange(len(labels)).repeat([len(images) for _, _, images in chosen])
+    more = {"keys": keys, "in_class_order": True, "notes": notes}
+    return Labelled(where, paths, paths, labels, entries_of, **more)
 
 
 def class_of(folder: str, reading: Reading, label: str = "") -> tuple[str, str]:
@@ -125,115 +88,34 @@ def class_of(folder: str, reading: Reading, label: str = "") -> tuple[str, str]:
     return unicodedata.normalize("NFC", name), below if reading.labelled else folder
 
 
-@dataclass
-class Part:
-    """The images of one split, folder by folder."""
-
-    where: str
-    """Their folder, or a pattern of shards."""
-    items: PathList | Opened
-    names: PathList
-    keys: PathList
-    """By which val and test are cut."""
-    groups: Sequence[tuple[str, int]]
-    """A class, "" for none, and how many of the next images it has."""
-    left_out: Counter[str]
-    listed: Sequence[str] = ()
-    """The classes, if there is a list of them."""
-
-    def __post_init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        for name, count in self.groups:
-            self.counts[name] += count
-        self.loose = self.counts.pop("", 0)
-        """Images in no class folder."""
-
-    def rows(self, classes: Sequence[str]) -> np.ndarray:
-        """Places of the images, class by class; of all if there are no classes."""
-        numbers = self._numbers(classes)
-        rows = np.argsort(numbers, kind="stable")
-        return rows[numbers[rows] >= 0] if classes else np.arange(len(self.names))
-
-    def _numbers(self, classes: Sequence[str]) -> np.ndarray:
-        index = {name: number for number, name in enumerate(classes)}
-        numbers = np.array([index.get(name, -1) for name, _ in self.groups], dtype=np.int64)
-        return numbers.repeat([count for _, count in self.groups])
-
-    def images(self, model: ModelClasses, lacking: str) -> ImageSet:
-        """The images, and their labels if `model` has classes.
-
-        Raises UserError if there are none, or for another class, which, say, "the model lacks".
-        """
-        classes = model.names
-        used = class_order(name for name, count in self.counts.items() if count)
-        if classes and (unknown := [name for name in used if name not in classes]):
-            names = some_of(map(repr, unknown))
-            raise UserError(f"{self.where} has classes that {lacking}: {names}")
-        rows = self.rows(classes)
-        if not len(rows):
-            self._check_folders(classes)
-            place = f"class folders of {self.where}" if classes else self.where
-            raise UserError(f"no images in {place}{self._instead()}")
-        labels = self._numbers(classes)[rows] if classes else np.zeros(len(rows), dtype=np.int64)
-        if classes and model.multilabel:
-            labels = np.eye(len(classes), dtype=np.float32)[labels]
-        return ImageSet(self.items.select(rows), labels, self.names.select(rows).printable())
-
-    def classes(self) -> list[str]:
-        """The names of the class folders; UserError for one that cannot be trained on."""
-        if self.listed:
-            return list(self.listed)
-        classes = class_order(self.counts)
-        self._check_folders(["labels are wanted"])
-        if classes and {*map(str.lower, classes)} <= {*SPLIT_WORDS}:
-            found = f"{self.where} has the folders {some_of(classes)}"
-            raise UserError(f"{found}; pack each into shards of its own, such as val-000.tar")
-        for name in classes:
-            if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
-                raise UserError(f"class folder {name!r} in {self.where} is no text; rename it")
-            if not self.counts[name]:
-                folder = os.path.join(self.where, name)
-                remedy = f"add some or remove it{self._instead()}"
-                raise UserError(f"class folder {folder} has no images; {remedy}")
-        check_classes(classes, self.where)
-        return classes
-
-    def _check_folders(self, classes: Sequence[str]) -> None:
-        """UserError for loose images alone, where there are classes."""
-        if classes and self.loose and not self.counts:
-            found = f"{self.where} has {self.loose:,} images but no class folders or .cls files"
-            raise UserError(f"{found}; put those of each class into a folder with its name")
-
-    def notes(self, labelled: bool) -> list[str]:
-        notes = left_out_note(self.where, self.left_out)
-        if self.loose and labelled:
-            notes.append(f"{self.where}: images outside class folders left out: {self.loose:,}")
-        return notes
-
-    def _instead(self) -> str:
-        return "".join(f"; {note}" for note in left_out_note("there", self.left_out))
+def _check_classes(where: str, counts: dict[str, int], inside: Iterable[str]) -> None:
+    """UserError for a class folder without images."""
+    for name in class_order(counts):
+        if not counts[name]:
+            remedy = "; ".join(["add some or remove it", *inside])
+            raise UserError(f"class folder {os.path.join(where, name)} has no images; {remedy}")
 
 
 def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:
-    """Where each split is, and notes; {"train": root} for a folder without split folders."""
+    """The folder of each split, and notes; {"train": root} without split folders."""
     if not os.path.isdir(root):
         raise UserError(f"{root} is neither a folder nor a .csv, .parquet or .tar file")
     names = _folders(root)
-    found = [name for name in names if name.lower() in SPLIT_NAMES] or _by_words(root, names)
-    if not found:
+    words = [name for name in names if name.lower() in SPLIT_NAMES] or _by_words(root, names)
+    if not words:
         return {"train": root}, []
-    others = some_of(repr(name) for name in names if name not in found)
+    others = some_of(repr(name) for name in names if name not in words)
     notes = [f"{root}: folders beside train/ left out: {others}"] if others else []
     places: dict[SplitName, str] = {}
-    for split, word in by_split(root, sorted(found)).items():
+    for split, word in by_split(root, sorted(words)).items():
         place = os.path.join(root, word)
         inner = [entry.name for entry in entries(place) if not entry.name.startswith(".")]
         places[split] = os.path.join(place, word) if inner == [word] else place
         if word.lower() not in SPLIT_NAMES:
             notes.append(f"{root}: {word}/ is taken as {split}")
     if len({*map(os.path.realpath, places.values())}) < len(places):
-        words = " and ".join(f"{name}/" for name in found)
-        raise UserError(f"{root}: {words} are one folder by a link; give each images of its own")
+        both = " and ".join(f"{word}/" for word in words)
+        raise UserError(f"{root}: {both} are one folder by a link; give each images of its own")
     return places, notes
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 Kind = Literal["content", "path"]
-"""What an image is known by in later runs: bytes of its file, or its name and their number."""
+"""Later runs know an image by bytes of its file, or by its name and their number."""
 
 
 class Opened(ABC):
@@ -22,8 +22,6 @@ class Opened(ABC):
     """
 
     places: np.ndarray
-    by_threads = False
-    """Several threads may read `pieces` at the same time."""
 
     @abstractmethod
     def __getitem__(self, index: int) -> Any:
@@ -55,7 +53,7 @@ class Opened(ABC):
         return None
 
     def known_by(self) -> list[Kind]:
-        """What the images are known by in later runs, the best first; empty without lasting names.
+        """Kinds by which later runs know the images, the best first; empty without lasting names.
 
         "content" is for bytes of files.
         """

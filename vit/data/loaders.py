@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from vit.data.dataset import ImageDataset, collate
+from vit.data.dataset import ImageDataset, Sample, collate
 from vit.exit import end_at_once
 from vit.hardware import available_cores
 from vit.preprocessing import Size
@@ -29,14 +29,14 @@ def choose_num_workers(dataset: ImageDataset, processes: int) -> int:
 
 def make_loader(
     dataset: ImageDataset,
+    image_size: Size,
+    channels: int | None = None,
     *,
     num_workers: int,
-    image_size: Size,
     pin_memory: bool,
-    channels: int | None = None,
     persistent: bool = False,
     **sampling: Any,
-) -> DataLoader[Any]:
+) -> DataLoader[Sample | None]:
     """Batches of `vit.data.dataset.collate`; `sampling` are DataLoader's sampler arguments."""
     return DataLoader(
         dataset,

@@ -1,35 +1,23 @@
 """Images listed in a CSV file with the columns path, label and, optionally, split.
 
-path,label,split     path,label             path,label,label
-a/1.jpg,cat,train    a/1.jpg,cat|indoors    a/1.jpg,cat,indoors
-a/2.jpg,dog,val      a/2.jpg,dog            a/2.jpg,dog,
+path,label,split     path,label
+a/1.jpg,cat,train    a/1.jpg,cat|indoors
+a/2.jpg,dog,val      a/2.jpg,dog
 """
 
 import csv
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from vit.data.cut import complete
-from vit.data.groups import unused_groups
+from vit.data.cut import Divide, by_class
+from vit.data.labelling import Labelled, Readers, make_splits
 from vit.data.scan import similar_file
-from vit.data.settings import ModelClasses, Reading
-from vit.data.sources import (
-    SPLIT_WORDS,
-    SPLITS,
-    ImageSet,
-    PathList,
-    SplitName,
-    Splits,
-    all_of_one,
-    check_classes,
-    class_order,
-    missing_files,
-)
+from vit.data.settings import Reading
+from vit.data.sources import SPLIT_WORDS, SPLITS, PathList, SplitName, Splits, missing_files
 from vit.errors import UserError, shorten, some_of
 from vit.label_tree import node_path
 
@@ -37,54 +25,7 @@ SUFFIXES = (".csv", ".tsv")
 SEPARATOR = "|"
 """Stands between the labels of one image, unless label_separator is given."""
 Cell = str | tuple[str, ...]
-"""Text without outer blanks; several labels are a tuple."""
-
-
-def load_manifest(listing: "Listing") -> Splits:
-    """The splits that a file lists; relative paths are relative to its folder.
-
-    An image has several labels if its cell holds `a|b` or is a list, or if the label column is
-    repeated. A separator takes the place of `|`, and says that images have several labels. The
-    labels of the whole set are then rows of zeros and ones, and an empty cell is an image without
-    any. The classes are those of train, in natural order; splits are cut as in `load_folder`. In a
-    tree labels are paths.
-
-    Raises UserError if the file cannot be read, a column is missing, a row is incomplete or
-    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, or
-    no label has the separator.
-    """
-    reading, model = listing.reading, listing.reading.model
-    if model is not None:
-        several = bool(model.names) and (model.multilabel or listing.multilabel)
-        model = replace(model, multilabel=several)
-        split = max(listing.present, key=SPLITS.index)
-        name = split if listing.has_splits else "test"
-        return all_of_one(listing.images(split, model), model, name)
-    if "train" not in listing.present:
-        raise UserError(f"{listing.path} has no rows of split train")
-    if reading.labelled and reading.separator is not None and not listing.separated:
-        separator = f"data.label_separator={reading.separator!r}"
-        raise UserError(f"{separator} occurs in no label of {listing.path}; leave it out")
-    classes = listing.classes() if reading.labelled else []
-    model = ModelClasses(names=classes, multilabel=listing.multilabel)
-    sets: Any = {name: listing.images(name, model) for name in listing.present}
-    keys, notes = listing.names.select(listing.rows_of("train")), listing.notes
-    if reading.separator is None and not reading.tree:
-        notes = notes + _joined_labels(classes, listing.path)
-    return complete(classes, sets, keys, reading, where=listing.path, notes=notes)
-
-
-def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
-    """A note if the classes look like several labels that are not separated."""
-    for mark, share in ((";", 0.5), (",", 0.9), ("/", 0.9)):  # ImageNet's names have commas
-        joined = [name for name in classes if mark in name]
-        if joined and len(joined) >= share * len(classes):
-            return [
-                f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
-                f"{shorten(joined[0])!r}; if that is several labels, add --data.label_separator "
-                f"'{mark}'{'; if it is a tree, --data.labels tree' if mark == '/' else ''}"
-            ]
-    return []
+"""Text without outer blanks; a list of labels is a tuple."""
 
 
 class Table:
@@ -104,28 +45,22 @@ class Table:
         return f"{self.path} row {number}"
 
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
-        """The number of each row for messages, and its cells in these columns.
+        """The number of the last line of each row, and its cells in these columns.
 
-        The number is that of the last line of the row. Raises UserError when a mistake in the file
-        is reached.
+        Raises UserError at a mistake in the file.
         """
-        rows = _csv_rows(self.path)
+        rows, count = _csv_rows(self.path), len(self.header)
         next(rows, None)
         for number, row in rows:
-            if len(row) < len(self.header):
-                count = f"{len(row)} of {len(self.header)} columns"
-                raise UserError(f"{self.path} row {number} has {count}")
-            if any(map(str.strip, row[len(self.header) :])):
-                raise UserError(f"{self.path} row {number} has {_surplus(row, len(self.header))}")
+            if len(row) < count:
+                raise UserError(f"{self.place(number)} has {len(row)} of {count} columns")
+            if any(map(str.strip, row[count:])):
+                cell, by_r = shorten(",".join(row[-2:])), row[0].strip().isdigit()
+                ways = f"put {cell!r} into quotes if it is one cell, or name all columns"
+                ways += " (R's write.table: row.names = FALSE)" if by_r else ""
+                cells = f"{len(row)} cells for {count} columns"
+                raise UserError(f"{self.place(number)} has {cells}: {ways}")
             yield number, tuple(row[at].strip() for at in columns)
-
-
-def _surplus(row: list[str], columns: int) -> str:
-    """What a row is that has more cells than there are columns."""
-    cell, number = shorten(",".join(row[-2:])), row[0].strip().isdigit()
-    ways = f"put {cell!r} into quotes if it is one cell, or name one more column in the header"
-    by_r = " (R's write.table: row.names = FALSE)" if number else ""  # its rows' names have no name
-    return f"{len(row)} cells for {columns} columns: {ways}{by_r}"
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -151,76 +86,84 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 class Listing:
     """The rows of a table, column by column: numbers, and one block of bytes with the paths.
 
+    Relative paths are relative to the folder of the file. An image has several labels if its cell
+    holds `a|b` or is a list. `Reading.separator` takes the place of `|`, and says that images have
+    several labels, or none. In a tree labels are paths.
+
+    Raises UserError if the file cannot be read, a column is missing, a row is incomplete or
+    doubled, a split is unknown, or no label has the separator.
+
     Attributes:
         names: n paths as they stand in the rows.
         numbers: int64 n, what messages call each row.
         splits: int8 n, index into `SPLITS`.
-        cells: int32 n, index into `labels`: equal label cells share one entry.
-        labels: The labels of each distinct label cell, each label once.
-        columns: Names of the columns that are classes, in a file without a column of labels.
-        has_splits: There is a column of splits.
-        present: The splits that have rows.
-        groups: n names, if there is a column of groups.
+        entries: int32 n, index into `labels`: equal cells of labels share one entry.
+        labels: The labels of each distinct cell, each label once.
+        multilabel: Images may have several labels.
     """
 
+    divide: Divide = staticmethod(by_class)
+
     def __init__(self, table: Table, reading: Reading) -> None:
-        self.table, self.path, self.folder = table, table.path, table.folder
-        self.reading, self.separator = reading, reading.separator or SEPARATOR
-        self.separated = False
-        """A label cell has the separator."""
+        self.table, self.reading = table, reading
+        self.roles = reading.columns.roles(table.header)
         self.notes: list[str] = []
-        self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        header = reading.columns.roles(self.table.header)
-        self.has_splits = "split" in header
-        label_at = self._label_columns(header) if reading.has_classes else []
-        grouped = reading.columns.group is not None and reading.model is None
-        if grouped and "group" not in header:
-            raise self._lacks("group")
-        self.groups: list[str] | None = [] if grouped else None
-        columns = dict(zip(self.table.header, header, strict=True))
-        self.notes += [] if grouped else unused_groups(self.path, columns, self.columns)
+        self.separated = False
+        """A cell of labels has the separator."""
         arrays = array("q"), array("b"), array("i")
-        self.names = PathList(self._read(header, label_at, *arrays))
+        self.names = PathList(self._read(*arrays))
+        self.numbers, self.splits, self.entries = (np.frombuffer(a, a.typecode) for a in arrays)
         if not len(self.names):
-            raise UserError(f"{self.path} has a header but no rows")
-        self.numbers, self.splits, self.cells = (np.frombuffer(a, a.typecode) for a in arrays)
-        self.multilabel = any(len(labels) > 1 for labels in self.labels)
-        self.multilabel |= self._has_several(label_at)
-        self.present: list[SplitName] = [SPLITS[kind] for kind in np.unique(self.splits)]
+            raise UserError(f"{table.path} has a header but no rows")
+        if reading.separator and reading.labelled and not reading.model and not self.separated:
+            separator = f"data.label_separator={reading.separator!r}"
+            raise UserError(f"{separator} occurs in no label of {table.path}; leave it out")
+        self.multilabel = self.has_several()
 
-    def _label_columns(self, header: list[str]) -> list[int]:
-        """The places of the columns with labels; `header` has the roles of all columns."""
-        places = [at for at, name in enumerate(header) if name == "label"]
-        if "path" in header and not places:
-            raise self._lacks("label", "; nor has it columns of zeros and ones as classes")
-        return places
+    def columns(self) -> list[int]:
+        """The places of the columns that decide an image's labels."""
+        if self.reading.columns.group is not None and self.reading.model is None:
+            self.place("group")
+        return [self.place("label")] if self.reading.has_classes else []
 
-    def _has_several(self, label_at: list[int]) -> bool:
-        """Images may have several labels, also where none of them has."""
-        return len(label_at) > 1 or bool(label_at and self.reading.separator is not None)
+    def labels_in(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        """The labels in the cells of one row, each once; in a tree paths."""
+        labels: list[str] = []
+        separator = self.reading.separator or SEPARATOR
+        for cell in cells:
+            if isinstance(cell, str):
+                self.separated |= separator in cell
+                cell = cell.split(separator)
+            labels += [part for part in map(str.strip, cell) if part]
+        if self.reading.tree:
+            labels = [node_path(label) for label in labels]
+        return tuple(dict.fromkeys(labels))
 
-    def _lacks(self, role: str, hint: str = "") -> UserError:
-        header, column = self.table.header, getattr(self.reading.columns, role)
-        names = some_of(map(shorten, header), 20) or "no columns"
-        found = f"{self.path} has no column {column!r}, but {names}{hint}"
-        return UserError(f"{found} (--data.columns.{role} NAME)")
+    def has_several(self) -> bool:
+        """Images may have several labels, or none."""
+        separator = self.reading.has_classes and self.reading.separator is not None
+        return separator or any(len(labels) > 1 for labels in self.labels)
 
-    def _read(
-        self, header: list[str], cells_at: list[int], numbers: array, splits: array, cells: array
-    ) -> Iterator[str]:
-        """Yields the path of each row; appends its number, split and label cell to the arrays, and
-        new label cells to `labels`."""
-        if "path" not in header:
-            raise self._lacks("path")
-        split_at = [header.index("split")] if self.has_splits else []
-        group_at = [] if self.groups is None else [header.index("group")]
-        numbers_of: dict[tuple[Cell, ...], int] = {}
+    def place(self, role: str) -> int:
+        """The place of a column. UserError without it."""
+        if role in self.roles:
+            return self.roles.index(role)
+        names = some_of(map(shorten, self.table.header), 20) or "no columns"
+        column = getattr(self.reading.columns, role)
+        text = f"{self.table.path} has no column {column!r}, but {names}"
+        raise UserError(f"{text} (--data.columns.{role} NAME)")
+
+    def _read(self, numbers: array, splits: array, entries: array) -> Iterator[str]:
+        """Yields the path of each row; appends its number, split and labels to the arrays."""
+        has_splits = "split" in self.roles
+        columns = [self.place("path"), *([self.place("split")] if has_splits else [])]
+        entry_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
-        for number, row in self.table.rows([header.index("path"), *split_at, *group_at, *cells_at]):
-            name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
-            key = row[1 + len(split_at) + len(group_at) :]
-            file = hash(os.path.normpath(os.path.join(self.folder, name)))
+        for number, row in self.table.rows([*columns, *self.columns()]):
+            name, split = str(row[0]), str(row[1]).lower() if has_splits else "train"
+            file = hash(os.path.normpath(os.path.join(self.table.folder, name)))
+            cells = row[len(columns) :]
             if not name:
                 raise self._mistake(number, "has no path")
             if split not in SPLIT_WORDS:
@@ -228,87 +171,64 @@ class Listing:
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
                 raise self._mistake(number, f"lists {name} again; list it with all its labels")
-            if key not in numbers_of:
-                numbers_of[key] = len(numbers_of)
-                self.labels.append(self._labels(key))
+            if cells not in entry_of:
+                entry_of[cells] = len(entry_of)
+                self.labels.append(self.labels_in(cells))
             files.add(file)
             numbers.append(number)
             splits.append(SPLITS.index(SPLIT_WORDS[split]))
-            cells.append(numbers_of[key])
-            if self.groups is not None:
-                self.groups.append(str(row[1 + len(split_at)]) or name)
+            entries.append(entry_of[cells])
             yield name
-
-    def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-        """The labels in the label cells of one row, each once; in a tree paths."""
-        labels: list[str] = []
-        for cell in cells:
-            if isinstance(cell, str):
-                self.separated |= self.separator in cell
-                cell = cell.split(self.separator)
-            labels += [part for part in map(str.strip, cell) if part]
-        if self.reading.tree:
-            labels = [self._node(label) for label in labels]
-        return tuple(dict.fromkeys(labels))
-
-    def _node(self, label: str) -> str:
-        """The path of a label in a tree."""
-        return node_path(label)
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.table.place(number)} {what}")
 
-    def rows_of(self, split: SplitName) -> np.ndarray:
-        """Places of the rows of a split, ascending."""
-        return np.flatnonzero(self.splits == SPLITS.index(split))
+    def read(self) -> Splits:
+        """The listed splits, and those that are cut from train. UserError as of `part`."""
+        readers: Readers = {
+            SPLITS[kind]: partial(self.part, SPLITS[kind]) for kind in np.unique(self.splits)
+        }
+        options = {"named": "split" in self.roles, "divide": self.divide}
+        return make_splits(self.table.path, readers, self.reading, **options)
 
-    def classes(self) -> list[str]:
-        """The classes of train; UserError if they cannot be trained on."""
-        classes = self._trained()
-        check_classes(classes, self.path)
-        return classes
-
-    def _trained(self) -> list[str]:
-        """The labels in rows of train, in the order of their indices."""
-        used = np.unique(self.cells[self.rows_of("train")]).tolist()
-        classes = class_order(label for cell in used for label in self.labels[cell])
-        if not classes:
-            raise UserError(f"{self.path} has no labels in its train rows")
-        return classes
-
-    def images(self, split: SplitName, model: ModelClasses) -> ImageSet:
-        """The images of a split, and their labels if `model` has classes."""
-        rows = self.rows_of(split)
-        paths = self.names.select(rows, root=self.folder)
+    def part(self, split: SplitName) -> Labelled:
+        """The images of a split. UserError for a file that does not exist, or without its label."""
+        rows = np.flatnonzero(self.splits == SPLITS.index(split))
+        paths = self.names.select(rows, root=self.table.folder)
         if missing := missing_files(paths):
-            name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
-            what = f"names {name!r}, which is no file below {self.folder}"
-            what += f" ({len(missing):,} are missing){similar_file(paths[missing[0]])}"
-            raise self._mistake(number, what)
-        groups = None if self.groups is None else PathList(self.groups[row] for row in rows)
-        return ImageSet(paths, self.class_numbers(rows, model), paths.printable(), groups)
+            name, hint = paths.name(missing[0]), similar_file(paths[missing[0]])
+            what = f"names {name!r}, which is no file below {paths.root}"
+            what += f" ({len(missing):,} are missing){hint}"
+            raise self._mistake(int(self.numbers[rows[missing[0]]]), what)
+        entries, model = self.entries[rows], self.reading.model
+        if self.reading.has_classes and not (self.multilabel or (model and model.multilabel)):
+            bare = np.isin(entries, [at for at, labels in enumerate(self.labels) if not labels])
+            if bare.any():
+                raise self._mistake(int(self.numbers[rows[bare.argmax()]]), "has no label")
+        where = f"{self.table.path} ({split})" if "split" in self.roles else self.table.path
+        used = [self.labels[at] for at in np.unique(entries)]
+        notes = [*self.notes] if split == "train" and model is None else []
+        if split == "train" and self.reading.separator is None and not self.reading.tree:
+            notes += _joined_labels({name for names in used for name in names}, where)
+        return Labelled(
+            where,
+            paths,
+            self.names.select(rows),
+            self.labels,
+            entries,
+            multilabel=self.multilabel,
+            notes=notes,
+        )
 
-    def class_numbers(self, rows: np.ndarray, model: ModelClasses) -> np.ndarray:
-        """Class numbers, or rows of zeros and ones; zeros without classes.
 
-        UserError for a label that is no class.
-        """
-        classes, several = model.names, model.multilabel
-        if not classes:
-            return np.zeros(len(rows), dtype=np.int64)
-        index = {name: number for number, name in enumerate(classes)}
-        shape = (len(rows), len(classes)) if several else (len(rows),)
-        labels = np.zeros(shape, dtype=np.float32 if several else np.int64)
-        for at, cell in enumerate(self.cells[rows].tolist()):
-            names = self.labels[cell]
-            try:
-                if several:
-                    labels[at, [index[name] for name in names]] = 1
-                else:
-                    labels[at] = index[names[0]]
-            except (KeyError, IndexError):
-                what = "has no label"
-                if unknown := [shorten(name) for name in names if name not in index]:
-                    what = f"has label {unknown[0]!r}, which is no class of train or of the model"
-                raise self._mistake(int(self.numbers[rows[at]]), what) from None
-        return labels
+def _joined_labels(classes: set[str], path: str) -> list[str]:
+    """A note if the classes look like several labels that are not separated."""
+    for mark, share in ((";", 0.5), (",", 0.9), ("/", 0.9)):  # ImageNet's names have commas
+        joined = sorted(name for name in classes if mark in name)
+        if joined and len(joined) >= share * len(classes):
+            return [
+                f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
+                f"{shorten(joined[0])!r}; if that is several labels, add --data.label_separator "
+                f"'{mark}'{'; if it is a tree, --data.labels tree' if mark == '/' else ''}"
+            ]
+    return []

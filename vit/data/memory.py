@@ -1,19 +1,15 @@
-"""A set of images as training or evaluation takes it, from memory where it is small."""
+"""Images in memory, of which whole batches are cut: arrays, and small files."""
 
 import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vit.console import say
-from vit.data.dataset import ImageDataset
-from vit.data.decode import ImageError, open_image, open_input
+from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
 from vit.data.transforms import TrainTransform
@@ -24,66 +20,36 @@ MAX_BYTES, SMALL_PIXELS = 2**30, 64 * 64
 """Largest set that is kept in memory, and pixels of the largest image."""
 
 
-def make_dataset(
+def in_memory(
     images: ImageSet,
     preprocess: Preprocess,
     augment: TrainTransform | None,
     *,
-    seed: int,
-    on_error: Literal["error", "skip"],
-    remedy: str,
     name: str,
     keeps: bool,
     processes: int,
-) -> ImageDataset:
-    """The images as they are evaluated, or with `augment` as they are trained on.
+) -> np.ndarray | None:
+    """uint8 `n 3 h w`: the images of a set, if windows of them are all that is wanted.
 
-    `keeps`: small files stay in memory, as of `in_memory`.
+    None if they are to be resized, or changed in another way. Files are read if `keeps`, and if
+    they are small, readable, of one size, and take little of the memory in each of `processes` on
+    this machine; then a line on stderr has their `name`.
     """
-    rgb, image_size = preprocess.channels is None, preprocess.image_size
-    reader = partial(open_input, channels=preprocess.channels)
-    transform: Callable[..., Tensor] = preprocess
-    if augment is not None:
-        mean, std = preprocess.mean, preprocess.std
-        transform = partial(augment, image_size=image_size, mean=mean, std=std)
 
     def fits(size: Size) -> bool:
         image = torch.empty(3, *size)  # returned itself where nothing is to be resized
         if augment is None:
             return preprocess.fit(image) is image
-        return augment.takes_batches and augment.fit(image, image_size) is image
+        return augment.takes_batches and augment.fit(image, preprocess.image_size) is image
 
-    planes = None
-    if rgb and (keeps or isinstance(images.items, np.ndarray)):
-        planes = in_memory(images, fits, name=name, processes=processes)
-    return ImageDataset(
-        images,
-        transform,
-        seed=seed,
-        on_error=on_error,
-        remedy=remedy,
-        opener=reader if augment is None or augment.takes_batches or not rgb else Photo,
-        planes=planes,
-        reader=reader,
-    )
-
-
-def in_memory(
-    images: ImageSet, fits: Callable[[Size], bool], *, name: str, processes: int
-) -> np.ndarray | None:
-    """uint8 `n 3 h w`: the images of a set, if they are of a height and width that `fits`.
-
-    Of files None, unless they are small, readable, of one size, and take little of the memory in
-    each of `processes` on this machine; then a line on stderr with their `name`.
-    """
     if isinstance(pixels := images.items, np.ndarray):
-        if not fits(pixels.shape[1:3]):
+        if preprocess.channels is not None or not fits(pixels.shape[1:3]):
             return None
         if pixels.ndim == 3:  # gray: three times the same memory
             return np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:]))
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))  # rows lie together
     planes = None
-    if len(images):
+    if keeps and preprocess.channels is None and len(images):
         with suppress(ImageError):  # named when it is asked for
             planes = _opened(images, fits, min(MAX_BYTES, available_memory() // 8) // processes)
     if planes is not None:

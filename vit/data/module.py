@@ -5,22 +5,22 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
-from vit.data.beginnings import check_beginnings, way_on
+from vit.data.batches import BatchSize, asked_sizes, batches_per_epoch, divided
+from vit.data.beginnings import check_beginnings
 from vit.data.catalog import CATALOG
-from vit.data.dataset import Batch, ImageDataset
-from vit.data.decode import opener_of
+from vit.data.dataset import Batch, ImageDataset, Sample
+from vit.data.decode import opener
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
-from vit.data.memory import make_dataset
-from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
+from vit.data.memory import in_memory
+from vit.data.sampler import TrainBatchSampler, balancing, check_order, evaluated, order_of
 from vit.data.settings import (
     Columns,
     InputFormat,
@@ -30,13 +30,20 @@ from vit.data.settings import (
     Reading,
     Sampling,
     Splitting,
+    is_tree,
 )
-from vit.data.sources import ImageSet, Mixed, Mixture, SplitName, Splits
+from vit.data.sources import (
+    ImageSet,
+    Mixed,
+    Mixture,
+    SplitName,
+    Splits,
+)
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.facts import Facts
-from vit.preprocessing import Preprocess, Size, check_choice, picture
+from vit.preprocessing import Preprocess, Size, picture
 
 
 class ImageData(LightningDataModule):
@@ -80,8 +87,9 @@ class ImageData(LightningDataModule):
     labelled = True
     known: Known | None = None
     evaluation_split: SplitName = "test"
-    """What the test and predict loops get."""
+    """The split of the test and predict loops."""
     consumed_samples = 0
+    _splits: Splits | None = None
     skip_option = "--data.loading.on_error skip"
 
     def __init__(
@@ -91,7 +99,7 @@ class ImageData(LightningDataModule):
         *,
         data_dir: str | None = None,
         channels: int | None = None,
-        image_size: int | tuple[int, int] | None = None,
+        image_size: int | Size | None = None,
         batch_size: BatchSize = None,
         global_batch: int | None = None,
         augment: TrainTransform = TrainTransform(),
@@ -100,42 +108,33 @@ class ImageData(LightningDataModule):
         labels: Labels = "plain",
         inputs: InputFormat = InputFormat(),
         sampling: Sampling = Sampling(),
-        shuffle: Shuffle = "images",
+        shuffle: str = "images",
         seed: int | None = None,
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
         pseudo: Mixture | None = None,
-        own: Any = None,
+        own: object = None,
     ) -> None:
         super().__init__()
-        self.allow_zero_length_dataloader_with_multiple_devices = True  # of a small val
-        self.dataset, self.root, self.data_dir, self.channels = dataset, root, data_dir, channels
-        self.inputs, self.augment, self.global_batch = inputs, augment, global_batch
-        self._take_size(224 if image_size is None else image_size)
-        self._own_batch = asked_sizes(batch_size, global_batch)
-        self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
-        check_shuffle(shuffle, balanced=sampling.balanced)
-        self.sampling, self.loading, self.shuffle = sampling, loading, shuffle
+        check_order(shuffle, balanced=sampling.balanced)
+        self.dataset, self.root, self.data_dir, self.own = dataset, root, data_dir, own
+        self.inputs, self.augment, self.sampling, self.loading = inputs, augment, sampling, loading
+        self.channels, self.shuffle, self.global_batch = channels, shuffle, global_batch
         self.seed: int = (splits.seed or 0) if seed is None else seed
-        splits = splits if splits.seed is not None else replace(splits, seed=self.seed)
-        check_choice("labels", labels, get_args(Labels))
-        self.tree, arrays = labels == "tree", channels is not None
+        splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
+        self.tree, arrays = is_tree(labels), channels is not None
         self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
+        size = 224 if image_size is None else image_size
+        self.image_size: Size = (size, size) if isinstance(size, int) else size
+        augment.check(self.image_size, channels)
+        self._preprocess = None if channels is not None else inputs.preprocess(self.image_size)
+        self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
+        self.pseudo = pseudo if pseudo and pseudo.ratio else None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
-        self.own, self.pseudo = own, pseudo if pseudo and pseudo.ratio else None
         check_source(dataset, own or root)
 
-    def _take_size(self, size: int | tuple[int, int]) -> None:
-        """Sets image_size, and the preprocessing of RGB images."""
-        self.image_size: Size = (size, size) if isinstance(size, int) else size
-        if self.channels is None:
-            self.preprocess = self.inputs.preprocess(self.image_size)
-        else:
-            self.augment.check_channels()
-        self.augment.check_size(self.image_size)
-
     @classmethod
-    def of(cls, train: Any, val: Any = None, test: Any = None, **options: Any) -> Self:
+    def of(cls, train: object, val: object = None, test: object = None, **options: Any) -> Self:
         """The data module of images that are given as objects; `options` are ImageData's others.
 
         Each split is a folder, a list of (path, label), or a map-style Dataset of (image, label)
@@ -171,6 +170,7 @@ class ImageData(LightningDataModule):
         return self
 
     def setup(self, stage: str) -> None:
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # of a small val
         if stage == "fit" and self.trainer is not None:
             self.share_batch(self.trainer)
 
@@ -180,49 +180,56 @@ class ImageData(LightningDataModule):
         Raises UserError for a remainder.
         """
         if self.global_batch is not None:
-            asked = (self._own_batch, trainer.world_size, trainer.accumulate_grad_batches)
+            asked = (self._asked_batch, trainer.world_size, trainer.accumulate_grad_batches)
             shares = divided(self.global_batch, *asked)
             self.batch_size, trainer.accumulate_grad_batches = shares
 
-    @cached_property
+    @property
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
-        images = self.own or self.root
-        splits = find_splits(self.dataset, images, self._reading, data_dir=self.data_dir)
-        if self.sampling.balanced and splits.multilabel:
-            weights = "use model.loss.class_weights=balanced"
-            raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
-        return splits
+        if self._splits is None:
+            images = self.own or self.root
+            splits = find_splits(self.dataset, images, self._reading, data_dir=self.data_dir)
+            if self.sampling.balanced and splits.multilabel:
+                remedy = "not several; use model.loss.class_weights=balanced"
+                raise UserError(f"sampling.balanced needs one label per image, {remedy}")
+            self._splits = splits
+        return self._splits
 
     def look(self, before: "ImageData | None" = None) -> Self:
         """Finds the images, and opens some; returns itself. `before`: a data module of the same
         files that has done so. UserError for images that cannot be opened, unless they are skipped.
         """
         if before is not None and before._reading == self._reading:
-            self.splits = before.splits
-            return self
-        splits = self.splits
-        if self.loading.on_error == "error":
-            check_beginnings(splits, self.channels, self.remedy)
+            self._splits = before.splits
+        elif self.loading.on_error == "error":
+            check_beginnings(self.splits, self.channels, self.remedy)
         return self
 
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        return way_on(self.own or self.root, self.splits.train, self.skip_option)
+        others = "" if self.own else "`vit data check` lists all of them, "
+        return f"{others}{self.skip_option} leaves such images out"
 
-    @cached_property
+    @property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
-        channels, skips = self.channels, self.loading.on_error == "skip"
-        assert channels is not None
-        remedy = None if skips else self.remedy
-        inputs = opener_of(channels).complete(self.inputs, self.splits.train, channels, remedy)
-        return inputs.preprocess(self.image_size, channels)
+        if self._preprocess is None:
+            assert self.channels is not None
+            remedy = None if self.loading.on_error == "skip" else self.remedy
+            train = self.splits.train
+            inputs = opener().complete(self.inputs, train, self.channels, remedy)
+            self._preprocess = inputs.preprocess(self.image_size, self.channels)
+        return self._preprocess
+
+    @preprocess.setter
+    def preprocess(self, preprocess: Preprocess) -> None:
+        self._preprocess = preprocess
 
     @property
     def facts(self) -> Facts:
-        """What a network is built for."""
+        """The facts that a network is built for."""
         return Facts(**{field.name: getattr(self, field.name) for field in fields(Facts)})
 
     @property
@@ -252,11 +259,10 @@ class ImageData(LightningDataModule):
 
     def image_set(self, split: SplitName) -> ImageSet:
         """The images of a split. Raises UserError if there is none."""
-        images = self.splits.get(split)
-        if images is None:
-            source = self.root or self.dataset or "the data"
-            raise UserError(f"{source} has no {split} split; add a {split} folder or its rows")
-        return images
+        if (images := self.splits.get(split)) is not None:
+            return images
+        source = self.root or self.dataset or "the data"
+        raise UserError(f"{source} has no {split} split; add a {split} folder or its rows")
 
     def expected_images(self, split: SplitName) -> int:
         """Images that an evaluation of the split counts, on all processes together."""
@@ -279,9 +285,10 @@ class ImageData(LightningDataModule):
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Those of the splits, of images beside train, and of blocks that decide the order."""
+        """Digests of the splits, of images beside train, and of blocks that decide the order."""
         more = {"pseudo": self.mixture.digest} if self.mixture else {}
-        more |= {"blocks": self.splits.train.blocks_digest()} if self.shuffle == "blocks" else {}
+        order = order_of(self.shuffle, self.splits.train)
+        more |= {self.shuffle: order.digest()} if order else {}
         return self.splits.digests | more
 
     @cached_property
@@ -290,15 +297,16 @@ class ImageData(LightningDataModule):
         return self.splits.train.contents_digest()
 
     def summary(self) -> str:
-        """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
+        """A line such as '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
         return self.splits.summary(self._reading.cut.seed or 0)
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> DataLoader[Sample | None]:
         """Batches of keys from `consumed_samples` on; all ranks get equally many."""
         if self._of_trainer("overfit_batches", 0):
             raise UserError("overfit_batches draws other images each epoch; give fewer images")
+        train = self.splits.train
         sampler = TrainBatchSampler(
-            len(self.splits.train),
+            len(train),
             self.batch_size,
             seed=self.seed,
             rank=self._of_trainer("global_rank", 0),
@@ -306,29 +314,29 @@ class ImageData(LightningDataModule):
             repeats=self.sampling.repeats,
             progress=self,
             accumulated=self._of_trainer("accumulate_grad_batches", 1),
-            weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
-            blocks=self.splits.train.in_blocks() if self.shuffle == "blocks" else None,
+            weights=balancing(train.labels) if self.sampling.balanced else None,
+            permuted=order_of(self.shuffle, train),
             others=self.mixture and self.mixture.others,
         )
         dataset = self._image_dataset("train", training=True)
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Every image of val once. A fit without val gets no loader; `validate` an error."""
+    def val_dataloader(self) -> DataLoader[Sample | None] | list[Batch]:
+        """Batches of val, each image once; none of a fit without val. `validate` needs it."""
         if self.splits.val is None and self._is_fitting():
             return []
         return self.evaluation_loader("val", persistent=self._is_fitting())
 
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Every image of `evaluation_split` (test, unless it is set) once."""
+    def test_dataloader(self) -> DataLoader[Sample | None]:
+        """Batches of `evaluation_split` (test, unless it is set), each image once."""
         return self.evaluation_loader(self.evaluation_split)
 
     predict_dataloader = test_dataloader
 
     def evaluation_loader(
         self, split: SplitName, *, limit: int | list[int] | None = None, persistent: bool = False
-    ) -> DataLoader[Any]:
-        """This process's share of a split, every image once, without augmentation.
+    ) -> DataLoader[Sample | None]:
+        """Batches of this process's share of a split, each image once, without augmentation.
 
         `limit`: at most so many images of all processes together, drawn by the seed, or positions.
         """
@@ -352,7 +360,7 @@ class ImageData(LightningDataModule):
         self.consumed_samples = int(state_dict["consumed_samples"])
 
     def _of_trainer(self, name: str, alone: int) -> int:
-        """A number of the Trainer; `alone` without one."""
+        """A number of the Trainer, or `alone` without one."""
         return getattr(self.trainer, name, alone)
 
     def _is_fitting(self) -> bool:
@@ -365,26 +373,25 @@ class ImageData(LightningDataModule):
             images = mixed.images if mixed else self.image_set(split)
             # Other loops than a fit show them once. A Dataset may change them each time.
             keeps = self.loading.cache == "auto" and self._is_fitting() and self.own is None
-            self._datasets[key] = make_dataset(
+            transforms = self.preprocess, self.augment if training else None
+            processes = self._of_trainer("num_devices", 1)
+            self._datasets[key] = ImageDataset(
                 images,
-                self.preprocess,
-                self.augment if training else None,
+                *transforms,
                 seed=self.seed,
                 on_error=self.loading.on_error,
                 remedy=self.remedy,
-                name=split,
-                keeps=keeps,
-                processes=self._of_trainer("num_devices", 1),
+                planes=in_memory(images, *transforms, name=split, keeps=keeps, processes=processes),
             )
         return self._datasets[key]
 
-    def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
+    def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Sample | None]:
         workers = self.loading.num_workers
         if workers is None:
             workers = choose_num_workers(dataset, self._of_trainer("num_devices", 1))
         pinned = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-        shape: Any = {"image_size": self.image_size, "channels": self.channels}
-        return make_loader(dataset, num_workers=workers, pin_memory=pinned, **shape, **options)
+        shape = self.image_size, self.channels
+        return make_loader(dataset, *shape, num_workers=workers, pin_memory=pinned, **options)
 
 
 if ImageData.__doc__ is not None:  # its arguments' help texts

@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from PIL import Image
@@ -25,6 +25,9 @@ from vit.preprocessing import (
     is_strip,
     resize_to_cover,
 )
+
+if TYPE_CHECKING:
+    from vit.data.decode import Picture
 
 Box = tuple[int, int, int, int]
 """Top, left, height and width in pixels."""
@@ -43,7 +46,7 @@ class Photo:
     else, and a JPEG whose part cannot be decoded, is opened by `vit.data.decode.open_image`.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes | Image.Image | Any) -> None:
+    def __init__(self, source: "Picture") -> None:
         """`source` and errors are those of `open_image`."""
         self._source = source
         is_file = isinstance(source, str | os.PathLike | bytes)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit.data.scan import entries
-from vit.errors import UserError, did_you_mean_beside
 from vit.tables import NotInstalled, made, rows
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # torch, which names of data sets do not need
 
 
 class Source(ABC):
-    """One more kind of root: a row of the table `sources`, made without arguments.
+    """Another kind of root: a row of the table `sources`, made without arguments.
 
     The row is named by words such as .npz, one of which is in a root or in the name of a file there
     before its module is imported. A root may name nothing that exists, or be images of a Python
@@ -28,22 +27,22 @@ class Source(ABC):
     """
 
     @abstractmethod
-    def takes(self, root: Any) -> bool:
-        """Whether it is of this kind. UserError if it is, and cannot be read.
+    def takes(self, root: object) -> bool:
+        """True for a root of this kind. UserError if it is, and cannot be read.
 
         A look at names or at one file, and no import of torch.
         """
 
     @abstractmethod
     def splits(self, root: Any, reading: "Reading") -> "Splits":
-        """The splits of a root that it takes; `vit.data.folder.part_splits` makes them of images
-        and classes. UserError if they cannot be read."""
+        """The splits of a root that it takes; `vit.data.labelling.make_splits` makes them of images
+        and labels. UserError if they cannot be read."""
 
 
-def source_of(root: Any) -> Source | None:
+def source_of(root: object) -> Source | None:
     """The first source that takes `root`; None for class folders, plain lists, and what is not
     there. NotInstalled for a missing source of what is no file or folder."""
-    left_out = [NotInstalled] if _is_place(root) else []
+    left_out = [NotInstalled] if place_of(root) else []
     for row in rows_for(root):
         with suppress(*left_out):
             if (source := made(row, Source)).takes(root):
@@ -51,16 +50,16 @@ def source_of(root: Any) -> Source | None:
     return None
 
 
-def rows_for(root: Any) -> list[str]:
+def rows_for(root: object) -> list[str]:
     """The rows of sources of which a word is in the text of a root, or in that of a file there."""
     text, table = "\n".join(_names(root)).lower(), rows("sources")
     return [row for words, row in table.items() if any(w in text for w in words.lower().split())]
 
 
-def _names(root: Any) -> Iterator[str]:
+def _names(root: object) -> Iterator[str]:
     """The root, and files in a folder and in the first folder there; of an object its type."""
     yield root if isinstance(root, str) else type(root).__name__
-    place = os.path.expanduser(root) if _is_place(root) else ""
+    place = place_of(root)
     for _ in range(3):  # such as data/train/0.tar
         if os.path.isdir(place):
             inside = [entry for entry in entries(place) if not entry.name.startswith(".")]
@@ -68,19 +67,15 @@ def _names(root: Any) -> Iterator[str]:
             place = next((entry.path for entry in inside if entry.is_dir()), "")
 
 
-def _is_place(root: Any) -> bool:
-    return isinstance(root, str) and os.path.exists(os.path.expanduser(root))
+def place_of(root: object) -> str:
+    """The path of a root that is a file or folder, or ""."""
+    place = os.path.expanduser(root) if isinstance(root, str) else ""
+    return place if os.path.exists(place) else ""
 
 
-def exists(root: Any) -> bool:
-    """Whether there is a file or folder, or a source that takes it. UserError as of `takes`."""
-    return _is_place(root) or source_of(root) is not None
-
-
-def check_root(root: Any) -> None:
-    """UserError if `root` does not exist, or cannot be read here."""
-    if not exists(root):
-        raise UserError(f"data folder {root} does not exist{did_you_mean_beside(str(root))}")
+def exists(root: object) -> bool:
+    """True for a file, a folder, or a root that a source takes. UserError as of `takes`."""
+    return bool(place_of(root)) or source_of(root) is not None
 
 
 def root_name(root: str) -> str:

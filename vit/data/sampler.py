@@ -5,7 +5,7 @@ So one integer in a checkpoint resumes a run exactly.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, get_args
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,12 +13,44 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from vit.data.batches import batches_per_epoch, labelled_part
+from vit.data.sources import ImageSet
 from vit.errors import UserError
 from vit.preprocessing import check_choice
 from vit.seeds import hashed, places
+from vit.tables import resolve, rows
 
-Shuffle = Literal["images", "blocks"]
-"""What is permuted: all images, or blocks of images that lie together."""
+Key = tuple[int, int, int]
+"""(epoch, index, number of the image's copy in this epoch)."""
+
+
+class Order(Protocol):
+    """A row of the table of orders, made of an ImageSet."""
+
+    def __call__(self, generator: torch.Generator) -> Tensor:
+        """A permutation of the images, int64 `n`."""
+        ...
+
+    def digest(self) -> str:
+        """Digest of what decides the permutations beside the names of the images."""
+        ...
+
+
+class Progress(Protocol):
+    """Counts the samples in all epochs so far, on all ranks together."""
+
+    consumed_samples: int
+
+
+def check_order(shuffle: str, *, balanced: bool) -> None:
+    """Raises UserError for an unknown order, and for one of balanced draws."""
+    check_choice("shuffle", shuffle, ("images", *rows("orders")))
+    if shuffle != "images" and balanced:
+        raise UserError(f"data.shuffle={shuffle} and data.sampling.balanced exclude each other")
+
+
+def order_of(shuffle: str, images: ImageSet) -> Order | None:
+    """The order by data.shuffle; None for that of single images."""
+    return None if shuffle == "images" else resolve(rows("orders")[shuffle])(images)
 
 
 def balancing(labels: np.ndarray) -> Tensor:
@@ -28,13 +60,6 @@ def balancing(labels: np.ndarray) -> Tensor:
     """
     counts = torch.from_numpy(np.bincount(labels)).double()
     return 1 / counts[torch.from_numpy(labels)]
-
-
-def check_shuffle(shuffle: Shuffle, *, balanced: bool) -> None:
-    """Raises UserError for an unknown order, and for blocks of balanced draws."""
-    check_choice("shuffle", shuffle, get_args(Shuffle))
-    if shuffle == "blocks" and balanced:
-        raise UserError("data.shuffle=blocks and data.sampling.balanced exclude each other")
 
 
 def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Sequence[int]:
@@ -48,20 +73,8 @@ def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Seq
     return sorted(order[:limit].tolist())
 
 
-def block_order(blocks: np.ndarray, window: int, generator: torch.Generator) -> Tensor:
-    """A permutation of images that goes through their blocks: the blocks are permuted and divided
-    into runs of at most `window`, and the images of each run are mixed.
-
-    `blocks`: int64 `n`, the block of each image.
-    """
-    count = int(blocks.max()) + 1
-    run = torch.randperm(count, generator=generator) * -(-count // window) // count
-    images = torch.randperm(len(blocks), generator=generator)
-    return images[run[torch.from_numpy(blocks).long()[images]].argsort(stable=True)]
-
-
 @dataclass(eq=False)
-class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
+class TrainBatchSampler(Sampler[list[Key]]):
     """Batches of (epoch, index, copy) for one rank; a pass goes on from `progress`.
 
     A global batch is `batch_size * world_size * accumulated` samples in a row of the epoch's order,
@@ -84,12 +97,11 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             drawn, in a row and so on different ranks. An epoch keeps its length, so it holds
             `1 / repeats` of the images.
         weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
-        blocks: Without weights, the arguments of `block_order` for an order by blocks.
+        permuted: Without weights, another order than that of single images.
         others: Indices of other images, and how many of them there are for each image of the set in
             a global batch, which begins with those of the set. An epoch is one of the set; the
             others go on from one to the next, and none comes again before all have come.
-        progress: It has `consumed_samples`, the number in all epochs so far, on all ranks together,
-            which is read at the start of each pass.
+        progress: Read at the start of each pass.
     """
 
     num_samples: int
@@ -98,11 +110,11 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
     seed: int
     rank: int
     world_size: int
-    progress: Any
+    progress: Progress
     accumulated: int = 1
     repeats: int = 1
     weights: Tensor | None = None
-    blocks: tuple[np.ndarray, int] | None = None
+    permuted: Order | None = None
     others: tuple[np.ndarray, float] | None = None
 
     def __post_init__(self) -> None:
@@ -115,7 +127,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         """Batches in an epoch, and in a pass."""
         return self._steps * self.accumulated
 
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+    def __iter__(self) -> Iterator[list[Key]]:
         # After a change of the batch the count may fall inside one, which is then repeated.
         first = self.progress.consumed_samples // (self.batch_size * self.world_size)
         epoch, skipped = divmod(first, len(self))
@@ -138,10 +150,10 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         if self.weights is not None:
             order = torch.multinomial(self.weights, drawn, replacement=True, generator=generator)
         else:
-            if self.blocks is None:
+            if self.permuted is None:
                 order = torch.randperm(self.num_samples, generator=generator)
             else:
-                order = block_order(*self.blocks, generator)
+                order = self.permuted(generator)
             order = order.repeat(-(-drawn // self.num_samples))[:drawn]
         order = order.repeat_interleave(self.repeats)[:count]
         if self.others is not None:
@@ -163,7 +175,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
 
 def times_before(order: Tensor) -> Tensor:
-    """How often the value of each entry came before: [5, 7, 5] -> [0, 0, 1]."""
+    """Counts of equal entries before each one: [5, 7, 5] -> [0, 0, 1]."""
     values, positions = torch.sort(order, stable=True)
     steps = torch.arange(len(order))
     is_first = torch.ones(len(order), dtype=torch.bool)

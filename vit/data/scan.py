@@ -62,17 +62,16 @@ def image_files(folder: str, *, arrays: bool = False) -> Iterator[str]:
 
 
 def similar_file(path: str) -> str:
-    """'; 'a/b.jpg' is there', or "": a file of that path but for letters' case, an extension that
-    is left out, or a backslash between folders."""
+    """'; did you mean 'a/b.jpg'?', or "": a file of that path but for letters' case, the extension,
+    or a backslash between folders."""
     folder, name = os.path.split(path.replace("\\", "/"))
-    there = [entry.name for entry in entries(folder)] if os.path.isdir(folder) else []
-    same = [other for other in there if name.lower() in (other.lower(), _stem(other))]
-    return f"; {os.path.join(os.path.basename(folder), same[0])!r} is there" if same else ""
+    names = [entry.name for entry in entries(folder)] if os.path.isdir(folder) else []
+    alike = [each for each in names if _stem(each) == _stem(name)]
+    return f"; did you mean {os.path.join(os.path.basename(folder), alike[0])!r}?" if alike else ""
 
 
 def _stem(name: str) -> str:
-    stem, suffix = os.path.splitext(name.lower())
-    return stem if suffix in EXTENSIONS else name
+    return os.path.splitext(name)[0].lower()
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:
@@ -85,7 +84,7 @@ def entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def left_out_note(where: str, counts: Counter[str]) -> list[str]:
-    """At most one line, with the counts of files that are left out."""
+    """A line with the counts of files that are left out, if there are any."""
     if not counts:
         return []
     listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())

@@ -20,7 +20,13 @@ if TYPE_CHECKING:  # it imports this module
 Cache = Literal["auto", "none"]
 Seen = Literal["refuse", "allow"]
 Labels = Literal["plain", "tree"]
-"""What the names of classes are: names, or paths in a tree."""
+"""Names of classes are plain, or paths in a tree."""
+
+
+def is_tree(labels: Labels) -> bool:
+    """True for `tree`. UserError for an unknown word."""
+    check_choice("labels", labels, get_args(Labels))
+    return labels == "tree"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +112,17 @@ class Columns:
     """Names of the columns of a CSV or Parquet file, in any case."""
 
     path: str = "path"
-    """Of each image."""
+    """Column with the path of each image."""
 
     label: str = "label"
-    """Its class, or classes."""
+    """Column with its class, or classes."""
 
     split: str = "split"
-    """train, val or test; the column may be absent."""
+    """Column with train, val or test; it may be absent."""
 
     group: str | None = None
-    """The patient, video, burst or place of each image: images of one group stay in one split, and
-    in one fold where a head is fitted. An empty cell is a group of its own."""
+    """Column with the patient, video, burst or place of each image: images of one group stay in one
+    split, and in one fold where a head is fitted. An empty cell is a group of its own."""
 
     def roles(self, header: Sequence[str]) -> list[str]:
         """path, label, split or group for each name of a header; for another its lower case, or ""
@@ -130,7 +136,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """How images are read."""
+    """Reading of image files."""
 
     num_workers: int | None = None
     """Processes that read images, for each training process. Default: one per core, divided among
@@ -162,7 +168,7 @@ class ModelClasses:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is taken of images that are found."""
+    """The way in which found files become images, labels and splits."""
 
     cut: Splitting = Splitting()
     columns: Columns = Columns()
@@ -170,7 +176,7 @@ class Reading:
     """Between labels in a cell."""
     _: KW_ONLY
     labelled: bool = True
-    """False takes all images, and there are no classes."""
+    """If false, all images are taken, and there are no classes."""
     model: ModelClasses | None = None
     """There is one split, labelled by its classes: test, or else val, or else train; or all images
     are test, where splits have no names. A class may have no images."""
@@ -181,11 +187,14 @@ class Reading:
     known: "Known | None" = None
     """Images that weights learned, of which none is cut from train."""
 
-    def refuse_separator(self, where: str | None) -> None:
-        """UserError for a separator where images are not listed but trained on."""
-        if self.separator is not None and self.labelled and self.model is None:
-            separator = f"data.label_separator={self.separator!r}"
-            raise UserError(f"{where} is no CSV or Parquet file: leave out {separator}")
+    def refuse_columns(self, where: str) -> None:
+        """UserError for options of lists where images are not listed but trained on."""
+        options = {"label_separator": self.separator, "columns.group": self.columns.group}
+        for name, value in options.items():
+            if value is not None and self.labelled and self.model is None:
+                raise UserError(
+                    f"{where} is not a CSV or Parquet file: leave out data.{name}={value!r}"
+                )
 
     @property
     def has_classes(self) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from vit.data.groups import group_numbers
 from vit.data.items import Opened
 from vit.errors import UserError, printable, some_of
 
@@ -111,10 +110,6 @@ class PathList:
         return PathList(name.decode("utf-8", "replace") for name in self.encoded())
 
 
-RUN, RUNS = 64, 128
-"""Files in a row that are a block, and blocks that are mixed at a time."""
-
-
 @dataclass
 class ImageSet:
     """Images that are not decoded, and their labels."""
@@ -124,7 +119,7 @@ class ImageSet:
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
-    """Such as the path below the root, or "digits/17"."""
+    """Paths below the root, or names such as "digits/17"."""
     groups: PathList | None = None
     """Names of what no cut divides, such as the patient of each image."""
 
@@ -133,17 +128,6 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def in_blocks(self) -> tuple[np.ndarray, int]:
-        """The block of each image, int64 `n`, and how many blocks are mixed at a time."""
-        stored = self.items.in_blocks() if isinstance(self.items, Opened) else None
-        return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
-
-    def blocks_digest(self) -> str:
-        """BLAKE2b over the block of each image, and how many blocks are mixed at a time."""
-        blocks, mixed = self.in_blocks()
-        content = blocks.astype("<i8").tobytes() + f"{mixed}".encode()
-        return blake2b(content, digest_size=16).hexdigest()
 
     def contents_digest(self) -> str | None:
         """A digest of names and contents, if their store has one of each, as shards have."""
@@ -195,7 +179,7 @@ class Splits:
         return getattr(self, split)
 
     def present(self) -> dict[SplitName, ImageSet]:
-        """All splits but those that are None."""
+        """The splits that are not None."""
         return {name: images for name in SPLITS if (images := self.get(name)) is not None}
 
     @property
@@ -205,11 +189,11 @@ class Splits:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Of the names and labels of each split."""
+        """Digests of the names and labels of each split."""
         return {name: images.digest(self.classes) for name, images in self.present().items()}
 
     def summary(self, seed: int) -> str:
-        """One line: the sizes, and the splits that were cut from train by `seed`."""
+        """A line with the sizes, and the splits that were cut from train by `seed`."""
         sizes = {name: len(images) for name, images in self.present().items()}
         origins = {"val": self.val_origin, "test": self.test_origin}
         cut = " and ".join(name for name, origin in origins.items() if origin == "cut from train")
@@ -244,7 +228,7 @@ class Mixed(NamedTuple):
     """Indices of those beside train, as often as they are shown, and `Mixture.ratio`."""
     digest: str
     unlabelled: ImageSet
-    """Those beside train alone, without labels."""
+    """The images beside train alone, without labels."""
 
 
 class Mixture(ABC):
@@ -266,27 +250,17 @@ class Mixture(ABC):
 def all_of_one(
     images: ImageSet, model: "ModelClasses", split: SplitName = "test", notes: Sequence[str] = ()
 ) -> Splits:
-    """All of `images` as a split for a model that exists; train is empty unless it is that one."""
+    """Splits of which one has all images, for a model that exists; train is else empty."""
     sets: dict[SplitName, ImageSet] = {"train": images.select(np.arange(0)), split: images}
     about = {"multilabel": images.labels.ndim == 2, "notes": [*notes]}
     return Splits(model.names, **sets, val_origin="given", test_origin="given", **about)
 
 
-def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sorts runs of digits by value: 1, 2, 10; other characters by code point."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(0, int(p), p) if p.isdecimal() and p.isascii() else (1, 0, p) for p in parts if p]
-
-
-def class_order(names: Iterable[str]) -> list[str]:
-    """The classes in the order of their indices."""
-    return sorted(set(names), key=natural_key)
-
-
-def check_classes(classes: list[str], where: str) -> None:
-    """Raises UserError for a single class."""
-    if len(classes) == 1:
-        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed")
+def group_numbers(groups: Iterable[str]) -> np.ndarray:
+    """A hash of each name, int64 `n`: a group has the same number in every set."""
+    names = (name.encode("utf-8", "surrogateescape") for name in groups)
+    digests = (blake2b(name, digest_size=8).digest() for name in names)
+    return np.array([int.from_bytes(digest, signed=True) for digest in digests], np.int64)
 
 
 def missing_files(paths: PathList) -> list[int]:

@@ -3,9 +3,10 @@ a set are among those. Shapes: n images."""
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,12 +40,12 @@ class TrainedOn(NamedTuple):
     """Digests of the images that weights learned: uint64, ascending, each once."""
 
     before: np.ndarray = NONE
-    """In the runs that this one started from."""
+    """Digests of the runs that this one started from."""
     here: np.ndarray = NONE
 
     @property
     def all(self) -> np.ndarray:
-        """In any of the runs."""
+        """Digests of all of the runs."""
         return np.union1d(self.before, self.here)
 
     def write(self, file: Path) -> None:
@@ -73,8 +74,8 @@ def digests(sets: Iterable[ImageSet], *, shown: bool = True) -> np.ndarray | Non
         if not (kinds := _kinds(images)):
             return None
         values.append(_values(images, kinds[0 if len(images) <= MOST else -1], shown))
-    found = np.unique(np.concatenate(values))
-    return found[found > 0]
+    whole = np.unique(np.concatenate(values))
+    return whole[whole > 0]
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class Known:
     def count(self, images: ImageSet, name: str) -> str:
         """A sentence such as '37 of 100 test images were in the training of runs/a', or ''."""
         seen = int(self.mask(images).sum())
-        found = f"{seen:,} of {len(images):,} {name} images were in the training of {self.weights}"
-        return found if seen else ""
+        text = f"{seen:,} of {len(images):,} {name} images were in the training of {self.weights}"
+        return text if seen else ""
 
     def eligible(self, train: ImageSet, names: str) -> tuple[np.ndarray | None, list[str]]:
         """True `n` for the images of train that may be held out, or None for all; a note on it.
@@ -109,18 +110,17 @@ class Known:
         left = int(unseen.sum())
         if left == len(train):
             return None, []
-        are = "are" if " and " in names else "is"
-        text = f"{names} {are} cut from the {left:,} of {len(train):,} images that"
-        text += f" {self.weights} was not trained on"
+        cut = f"{names} {'are' if ' and ' in names else 'is'} cut from"
+        text = f"{cut} the {left:,} of {len(train):,} images that {self.weights} was not trained on"
         more = "; for a score that says more, give a test folder of others" if left < FEW else ""
         return unseen, [text + more]
 
     def given(self, splits: Splits) -> list[str]:
         """A sentence for each of val and test, if it was not cut here, with images among them."""
-        cut = {"val": splits.val_origin, "test": splits.test_origin}
-        parts = [(name, images) for name, images in splits.present().items() if name in cut]
-        texts = [self.count(each, name) for name, each in parts if cut[name] != "cut from train"]
-        return [text for text in texts if text]
+        held_out = {"val": splits.val_origin, "test": splits.test_origin}
+        chosen = [name for name, origin in held_out.items() if origin != "cut from train"]
+        sets = splits.present()
+        return [text for name in chosen if name in sets and (text := self.count(sets[name], name))]
 
 
 def _kinds(images: ImageSet) -> list[Kind]:
@@ -132,19 +132,16 @@ def _kinds(images: ImageSet) -> list[Kind]:
 
 def _values(images: ImageSet, kind: Kind, shown: bool = True) -> np.ndarray:
     """uint64 `n`; 0 for an image that cannot be read."""
-    items, total = images.items, len(images)
-    by_threads = isinstance(items, PathList) or (isinstance(items, Opened) and items.by_threads)
-
-    def values(first: int) -> list[int]:
-        return [_value(images, kind, at) for at in range(first, min(first + SHARE, total))]
-
-    found: list[int] = []
-    with ThreadPoolExecutor(READERS if by_threads else 1) as pool:
-        with Meter("digests of images", total, "img", shown=shown) as meter:
-            for numbers in pool.map(values, range(0, total, SHARE)):
-                found += numbers
-                meter.advance(len(numbers))
-    return np.array(found, dtype=np.uint64)
+    values = np.zeros(len(images), dtype=np.uint64)
+    total, readers = len(images), READERS if isinstance(images.items, PathList) else 1
+    with (
+        ThreadPool(readers) as pool,
+        Meter("digests of images", total, "img", shown=shown) as meter,
+    ):
+        for at, value in enumerate(pool.imap(partial(_value, images, kind), range(total), SHARE)):
+            values[at] = value
+            meter.advance()
+    return values
 
 
 def _value(images: ImageSet, kind: Kind, at: int) -> int:

@@ -1,10 +1,8 @@
-"""The training transform: RGB image -> randomly cropped, changed uint8 `c h w`.
+"""The training transform: RGB image -> randomly cropped, mirrored, changed uint8 `c h w`.
 
-The order is that of big_vision and DeiT: crop, flip, 3-Augment or a policy such as RandAugment,
-colour jitter, a change of the user's own, erasing. All draws come from one number per sample,
-`sample_bits`: its bits place and mirror a window, of an image or of a whole batch; everything else
-draws from torch's global generator, seeded with it around each image. Only color_jitter, which is
-torchvision's code, imports that.
+The order is that of big_vision and DeiT: crop, flip, and the table of changes. All draws come from
+one number per sample, `sample_bits`: its bits place and mirror a window, of an image or of a whole
+batch; everything else draws from torch's global generator, seeded with it around each image.
 
 Resizing is antialiased, as at evaluation; the paper's code resizes its inception crops without.
 
@@ -15,15 +13,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Literal, Protocol, get_args
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageFilter, ImageOps
+from PIL import Image
 from torch import Tensor
 
-from vit.data.photo import Photo
+from vit.data.photo import Box, Photo
 from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
 from vit.preprocessing import (
     Interpolation,
@@ -38,22 +37,25 @@ from vit.seeds import seeded
 from vit.tables import resolve, rows
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
+Mean = tuple[float, ...]
+"""A number per channel."""
+Bits = TypeVar("Bits", int, np.ndarray)
+"""64 random bits, or uint64 `b`."""
 
 CROP_ASPECT = (3 / 4, 4 / 3)
 """Width over height of an inception crop, drawn uniformly in its logarithm."""
 
-ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
-"""Share of the image that is erased and the box's aspect: the values of DeiT and timm."""
-
 
 class Change(Protocol):
-    """Entry of the table of changes, made of the value of the field that its row names."""
+    """A row of the table of changes, made of the TrainTransform that sets the field of its name."""
 
-    def check(self, image_size: Size) -> None:
-        """UserError for a change that images of that size cannot have, or a run not repeat."""
+    def check(self, image_size: Size, channels: int | None) -> None:
+        """UserError for images that it cannot change, or changes that a run cannot repeat."""
 
-    def __call__(self, image: Image.Image, bits: int) -> Tensor:
-        """RGB image -> uint8 `c h w` of the same size; `bits` are 64 random ones."""
+    def __call__(self, pixels: Tensor, bits: int, mean: Mean, std: Mean) -> Tensor:
+        """`c h w` -> the same type and size; `bits` are 64 random ones. It may write to `pixels`.
+        `mean` and `std` are those of the normalisation that follows.
+        """
         ...
 
 
@@ -61,9 +63,7 @@ class Policy(ABC):
     """A random change of an RGB image of 8 bits."""
 
     @abstractmethod
-    def __call__(
-        self, image: Image.Image, mean: tuple[float, ...], resample: Image.Resampling
-    ) -> Image.Image:
+    def __call__(self, image: Image.Image, mean: Mean, resample: Image.Resampling) -> Image.Image:
         """An RGB image of the same size, by draws from torch's global generator alone. `mean` is
         that of the normalisation that follows, `resample` the filter of the crop."""
 
@@ -130,16 +130,13 @@ class TrainTransform:
         check_range("crop_padding", self.crop_padding, NOT_NEGATIVE)
         check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
         check_range("erasing", self.erasing, SHARE)
-        if self.crop == "resize_random":
-            if self.resize_size is None or self.resize_size < 1:
-                rule = "crop='resize_random' needs resize_size, the pixels of the shorter side"
-                raise UserError(f"resize_size={self.resize_size}: {rule}, such as 448 for 384")
-        elif self.resize_size is not None:
-            raise UserError(f"resize_size belongs to crop='resize_random', not to {self.crop!r}")
-        elif self.resize_squash and self.crop != "none":
+        if (self.crop == "resize_random") != (self.resize_size is not None):
+            rule = "crop='resize_random' needs it, such as 448 for 384, and no other crop takes it"
+            raise UserError(f"resize_size={self.resize_size}: {rule}")
+        if self.resize_squash and self.crop not in ("resize_random", "none"):
             raise UserError(f"resize_squash belongs to crop='resize_random', not to {self.crop!r}")
 
-    def check_size(self, image_size: tuple[int, int]) -> None:
+    def check(self, image_size: Size, channels: int | None) -> None:
         """Raises UserError if windows of `image_size` (height, width) cannot be cut or changed."""
         if self.resize_size is not None and max(image_size) > self.resize_size:
             raise UserError(f"resize_size={self.resize_size} is smaller than {image_size=}")
@@ -147,13 +144,7 @@ class TrainTransform:
             padding = f"crop_padding={self.crop_padding}"
             raise UserError(f"{padding} must be smaller than {image_size=}, which is reflected")
         for change in self._changes:
-            change.check(image_size)
-
-    def check_channels(self) -> None:
-        """Raises UserError for a change that is defined for RGB images of 8 bits only."""
-        for name in ("policy", "three_augment", "color_jitter", "extra"):
-            if getattr(self, name):
-                raise UserError(f"data.augment.{name} changes RGB images alone, not data.channels")
+            change.check(image_size, channels)
 
     def __call__(
         self,
@@ -161,8 +152,8 @@ class TrainTransform:
         bits: Any,
         image_size: Size,
         *,
-        mean: tuple[float, ...] = (0.5, 0.5, 0.5),
-        std: tuple[float, ...] = (0.5, 0.5, 0.5),
+        mean: Mean = (0.5, 0.5, 0.5),
+        std: Mean = (0.5, 0.5, 0.5),
     ) -> Tensor:
         """RGB image -> uint8 `c h w` of `image_size` (height, width); float32 `c h w` -> the same.
 
@@ -173,32 +164,27 @@ class TrainTransform:
             image: The image, or the batch.
             bits: `sample_bits` of the sample; uint64 `b` for a batch.
             image_size: Height and width in pixels.
-            mean: Of the normalisation that follows; erasing and a policy may fill with it.
-            std: Of the same; the spread of erasing's noise.
+            mean: Of the normalisation that follows; changes may fill with it.
+            std: Of the same.
         """
         if isinstance(image, Tensor) and image.ndim == 4:
             return self._windows(image, bits.tolist(), image_size)
         with seeded(bits):
             pixels = self._cropped(image, bits, image_size)
-            if self.three_augment or self.policy or self.color_jitter:
-                pixels = to_tensor(self._recoloured(to_image(pixels), mean))
             for change in self._changes:
-                pixels = change(to_image(pixels), _mixed(bits))
-            if self.erasing and torch.rand(1).item() < self.erasing:
-                erase(pixels, mean, std)
+                pixels = change(pixels, _mixed(bits), mean, std)
         return pixels
 
     @cached_property
     def _changes(self) -> list[Change]:
         """Changes of the fields that are set, of those that the table names."""
         fields = [(row, getattr(self, name)) for name, row in rows("changes").items()]
-        return [resolve(row)(value) for row, value in fields if value is not None]
+        return [resolve(row)(self) for row, value in fields if value]
 
     @property
     def takes_batches(self) -> bool:
         """True if a window and its mirroring are the only changes."""
-        more = self.three_augment or self.policy or self.color_jitter or self.erasing
-        return self.crop != "inception" and not more and self.extra is None
+        return self.crop != "inception" and not self._changes
 
     def fit(self, image: Image.Image | Photo | Tensor, image_size: Size) -> Tensor:
         """The resize before the window, to `c h w`; a tensor of that size is returned itself."""
@@ -247,15 +233,8 @@ class TrainTransform:
             (mirrored if self.flip and number & 1 else target)[i] = part
         return windows
 
-    def _recoloured(self, image: Image.Image, mean: tuple[float, ...]) -> Image.Image:
-        if self.three_augment:
-            image = _three_augment(image)
-        if self.policy is not None:
-            image = self.policy(image, mean, Image.Resampling[self.interpolation.upper()])
-        return _color_jitter(self.color_jitter)(image) if self.color_jitter else image
 
-
-def sample_bits(seed: int, epoch: Any, index: Any, copy: Any) -> Any:
+def sample_bits(seed: int, epoch: Bits, index: Bits, copy: Bits) -> Bits:
     """64 well mixed bits for the draws of a training sample, the same on every machine.
 
     SplitMix64's finalizer (Steele, Lea and Flood, OOPSLA 2014) over the run's seed, the epoch, and
@@ -264,7 +243,7 @@ def sample_bits(seed: int, epoch: Any, index: Any, copy: Any) -> Any:
     return _mixed(_mixed(_mixed(seed % 2**64) ^ epoch) ^ (index | copy << 40))
 
 
-def _mixed(bits: Any) -> Any:
+def _mixed(bits: Bits) -> Bits:
     low = 2**64 - 1
     bits = (bits + 0x9E3779B97F4A7C15) & low
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & low
@@ -272,13 +251,13 @@ def _mixed(bits: Any) -> Any:
     return bits ^ (bits >> 31)
 
 
-def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[int, int, int, int]:
+def inception_box(height: int, width: int, area: tuple[float, float]) -> Box:
     """Top, left, height and width of a random crop (GoogLeNet, arXiv:1409.4842, section 6).
 
     The draws of torchvision's RandomResizedCrop: after ten misses, the largest centred box of an
     allowed aspect.
     """
-    box = _random_box(height, width, area, CROP_ASPECT)
+    box = random_box(height, width, area, CROP_ASPECT)
     if box is not None:
         return box
     narrowest, widest = CROP_ASPECT
@@ -287,48 +266,13 @@ def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[i
     return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
 
 
-def to_image(pixels: Tensor) -> Image.Image:
-    """uint8 `c h w` -> RGB image; the inverse of `to_tensor`."""
-    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
-
-
-def _three_augment(image: Image.Image) -> Image.Image:
-    """Gray, solarized or blurred with equal chance (DeiT III, arXiv:2204.07118; augment.py)."""
-    choice = _randint(2)
-    if choice == 0:
-        return image.convert("L").convert("RGB")
-    if choice == 1:
-        return ImageOps.solarize(image)
-    return image.filter(ImageFilter.GaussianBlur(_uniform(0.1, 2.0)))
-
-
-def erase(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """Fill a random box of uint8 or float32 `c h w` with noise, in place.
-
-    DeiT's random erasing (arXiv:1708.04896, mode 'pixel'): each value is standard normal once
-    normalised. Unlike there, uint8 noise is clipped to black and white: 3 % of it with ImageNet's
-    mean and std, 32 % with 0.5 and 0.5.
-    """
-    channels, height, width = pixels.shape
-    box = _random_box(height, width, ERASED_AREA, ERASED_ASPECT, margin=1)
-    if box is None:
-        return
-    top, left, box_height, box_width = box
-    white = 1 if pixels.is_floating_point() else 255
-    scale, shift = (torch.tensor(v).view(-1, 1, 1) * white for v in (std, mean))
-    noise = torch.randn(channels, box_height, box_width) * scale + shift
-    if white == 255:
-        noise = noise.round_().clamp_(0, 255)
-    pixels[:, top : top + box_height, left : left + box_width] = noise
-
-
-def _random_box(
+def random_box(
     height: int,
     width: int,
     area: tuple[float, float],
     aspect: tuple[float, float],
     margin: int = 0,
-) -> tuple[int, int, int, int] | None:
+) -> Box | None:
     """Top, left, height and width of a box at least `margin` smaller than the image, or None."""
     low, high = (math.log(ratio) for ratio in aspect)
     for _ in range(10):
@@ -346,11 +290,3 @@ def _uniform(low: float, high: float) -> float:
 
 def _randint(largest: int) -> int:
     return int(torch.randint(largest + 1, (1,)).item())
-
-
-# It holds nothing but its settings, so one serves every image.
-@cache
-def _color_jitter(strength: float) -> Callable[[Image.Image], Image.Image]:
-    from torchvision.transforms import ColorJitter
-
-    return ColorJitter(strength, strength, strength)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from vit.data.decode import open_input
 from vit.data.scan import image_files
 from vit.errors import AT_LEAST_ONE, Range, UserError, check_range, did_you_mean, some_of
 from vit.inference.runtimes import Engine, Precision, computed, is_export, open_export
-from vit.models.zoo import ModelConfig
+from vit.models.resnet import ResNet
+from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
 from vit.tables import resolve, rows
@@ -28,22 +29,26 @@ from vit.weights.names import locate, named
 from vit.weights.pretrained import load_pretrained
 from vit.weights.weight_file import find_weights
 
+if TYPE_CHECKING:
+    from vit.data.decode import Picture
+
+    Pictures = Picture | list[Picture] | tuple[Picture, ...] | Iterator[Picture]
+
 
 class Answer(Protocol):
-    """What the predictions of a classifier say beside classes: a row of the table `answers`, under
-    the option that asks for it by a number.
+    """Fields that a prediction gains: a row of the table `answers`, under the option that asks for
+    it by a number.
 
     Shapes: b images, k classes, d numbers of the head's input.
     """
 
     allowed: ClassVar[Range]
-    """Of the number."""
+    """Range of the number."""
     fields: ClassVar[tuple[str, ...]]
-    """What predictions gain."""
     compares_features: bool
-    """Whether a call needs the features."""
+    """True if a call needs the features."""
     measured: str | None
-    """What tells the images of its measurement from others; files of answers record it."""
+    """Name of the measurement that it is made by, for files of answers."""
 
     def __init__(self, classifier: "Classifier", number: float) -> None:
         """Raises UserError for what the model cannot say."""
@@ -56,21 +61,21 @@ class Answer(Protocol):
         ...
 
     @staticmethod
-    def line(row: Mapping[str, Any], /) -> str | None:
-        """For people, from the fields of an image; None says nothing."""
+    def line(row: Mapping[str, object], /) -> str | None:
+        """The fields of an image as text for people; None for none."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What predictions say."""
+class PredictOptions:
+    """Contents of predictions."""
 
     top: int = 5
     """Number of classes."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Option of a row of `answers` -> its number."""
     answers: Mapping[str, Answer] = field(default_factory=dict)
-    """Those rows, for one classifier."""
+    """These rows, for one classifier."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a value out of range, and for an option that is no row."""
@@ -81,21 +86,21 @@ class Asked:
                 raise UserError(f"predictions have no {name!r}{did_you_mean(name, known)}")
             check_range(name, number, resolve(known[name]).allowed)
 
-    def of(self, classifier: "Classifier") -> "Asked":
-        """With the answers for this classifier. UserError for what its model cannot say."""
-        asked = {name: row for name, row in rows("answers").items() if name in self.numbers}
-        answers = {n: resolve(row)(classifier, self.numbers[n]) for n, row in asked.items()}
+    def of(self, classifier: "Classifier") -> "PredictOptions":
+        """Adds the answers for this classifier. UserError for what its model cannot say."""
+        named = {name: row for name, row in rows("answers").items() if name in self.numbers}
+        answers = {n: resolve(row)(classifier, self.numbers[n]) for n, row in named.items()}
         return replace(self, answers=answers)
 
     @property
     def compares_features(self) -> bool:
-        """Whether the answers need features."""
+        """True if an answer needs the features."""
         return any(answer.compares_features for answer in self.answers.values())
 
 
 class Prediction(SimpleNamespace):
     """The most probable classes of one image, best first, and the fields of the answers that are
-    asked for; those of others are None."""
+    options for; those of others are None."""
 
     classes: list[str]
     probabilities: list[float]
@@ -108,7 +113,7 @@ class Prediction(SimpleNamespace):
         fields that are not None."""
         fields = {name: value for name, value in vars(self).items() if value is not None}
         pairs = zip(fields.pop("classes"), map(rounded, fields.pop("probabilities")), strict=True)
-        row: dict[str, Any] = {"image": os.fsencode(image).decode("utf-8", "backslashreplace")}
+        row: dict[str, object] = {"image": os.fsencode(image).decode("utf-8", "backslashreplace")}
         for name, value in fields.items():
             row[name] = rounded(value) if isinstance(value, float) else value
         return row | {"top": [{"class": name, "probability": share} for name, share in pairs]}
@@ -119,7 +124,7 @@ class Prediction(SimpleNamespace):
 
 
 def rounded(probability: float) -> float:
-    """Six digits of it."""
+    """Rounds to six digits."""
     return float(f"{probability:.6g}")
 
 
@@ -133,32 +138,19 @@ class Classifier:
     _: KW_ONLY
     multilabel: bool = False
     thresholds: list[float] = field(default_factory=list)
-    """Of each class, for a model with several labels per image; 0.5 by default."""
+    """Threshold of each class, for a model with several labels per image; 0.5 by default."""
     temperature: float = 1.0
     """Divides the logits for probabilities; `thresholds` are of these."""
     tree: bool = False
     """The classes are paths in a tree."""
     folder: Path | None = None
-    """Of the weights, where answers find what was measured of them."""
+    """Folder of the weights, in which answers find measurements of them."""
     engine: Engine | None = None
     """Computes the logits on the CPU in place of `model`, which has no weights then."""
 
     def __post_init__(self) -> None:
         self.model.eval()
         self.thresholds = self.thresholds or [0.5] * len(self.classes)
-
-    def probabilities(self, images: Iterable[Any]) -> Tensor:
-        """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
-
-        A model for images that are not RGB takes the sources of `vit.data.decode.Opener.open`.
-        Raises UserError if the outputs are not finite.
-        """
-        return self.activated(self.outputs(self._cut(images))[0])
-
-    def _cut(self, images: Iterable[Any]) -> Tensor:
-        """Pixels `b c h w`."""
-        opened = (open_input(image, self.preprocess.channels) for image in images)
-        return torch.stack([self.preprocess(image) for image in opened])
 
     def activated(self, logits: Tensor) -> Tensor:
         """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
@@ -181,47 +173,59 @@ class Classifier:
         pixels = self.preprocess.normalize(pixels.to(parameter.device)).to(parameter.dtype)
         if not features:
             return self.model(pixels).float(), None
-        model: Any = self.model
-        tokens = model.forward_features(pixels)
-        vectors = model.forward_head(tokens, pre_logits=True)
-        return model.forward_head(tokens).float(), vectors.float()
+        assert isinstance(self.model, VisionTransformer | ResNet)
+        tokens = self.model.forward_features(pixels)
+        vectors = self.model.forward_head(tokens, pre_logits=True)
+        return self.model.forward_head(tokens).float(), vectors.float()
 
     def predict(
-        self, images: Any, top: int = 5, *, batch_size: int = 32, **numbers: float | None
+        self,
+        images: "Pictures",
+        top: int = 5,
+        *,
+        batch_size: int = 32,
+        **numbers: float | None,
     ) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
-        `numbers`: options of the table `answers`, such as `coverage=0.9`. UserError as of `Asked`.
+        An image is a path, a PIL image or a uint8 array (h w, or h w 3); for a model whose images
+        are not RGB a source of `vit.data.decode.Opener.open`.
+
+        `numbers`: options of the table `answers`, such as `coverage=0.9`. Raises UserError as
+        PredictOptions does.
         """
         chosen = {name: number for name, number in numbers.items() if number is not None}
-        asked = Asked(top=top, numbers=chosen).of(self)
+        options = PredictOptions(top=top, numbers=chosen).of(self)
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
-            results += self.answers(batch, asked)
+            results += self.answers(batch, options)
         return results
 
-    def answers(self, images: Iterable[Any], asked: Asked) -> list[Prediction]:
+    def answers(self, images: Iterable["Picture"], options: PredictOptions) -> list[Prediction]:
         """Predictions for images that make one batch. ImageError names one that is unreadable."""
-        outputs = self.outputs(self._cut(images), features=asked.compares_features)
-        return self.ranked(*outputs, asked)
+        opened = (open_input(image, self.preprocess.channels) for image in images)
+        pixels = torch.stack([self.preprocess(image) for image in opened])
+        return self.ranked(*self.outputs(pixels, features=options.compares_features), options)
 
-    def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
-        """Predictions from logits `b k` and, if `asked` compares them, features `b d`."""
+    def ranked(
+        self, logits: Tensor, features: Tensor | None, options: PredictOptions
+    ) -> list[Prediction]:
+        """Predictions from logits `b k` and, if `options` compares them, features `b d`."""
         probabilities = self.activated(logits)
-        values, order = top_classes(probabilities, asked.top)
-        said: dict[str, Iterable[Any]] = {
+        values, order = top_classes(probabilities, options.top)
+        columns: dict[str, Iterable[object]] = {
             "classes": map(self._named, order),
             "probabilities": values.tolist(),
         }
         if self.multilabel:
             # Of logits: probabilities near 1 are equal in float32.
             cuts = torch.tensor(self.thresholds, dtype=torch.float64).logit() * self.temperature
-            said["labels"] = self.marked(probabilities, logits.cpu() > cuts)
-        for answer in asked.answers.values():
-            columns = zip(*answer(logits, features, probabilities), strict=True)
-            said |= dict(zip(answer.fields, columns, strict=True))
-        images = zip(*said.values(), strict=True)
-        return [Prediction(**dict(zip(said, values, strict=True))) for values in images]
+            columns["labels"] = self.marked(probabilities, logits.cpu() > cuts)
+        for answer in options.answers.values():
+            fields = zip(*answer(logits, features, probabilities), strict=True)
+            columns |= dict(zip(answer.fields, fields, strict=True))
+        images = zip(*columns.values(), strict=True)
+        return [Prediction(**dict(zip(columns, values, strict=True))) for values in images]
 
     def marked(self, probabilities: Tensor, marks: Tensor) -> list[list[str]]:
         """The marked classes of each image, most probable first."""
@@ -252,13 +256,11 @@ class Classifier:
         return self
 
 
-def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
+def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Picture]":
     """The images of `Classifier.predict`; those of a folder in the order of `scan`."""
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
         return image_files(os.fspath(images), arrays=arrays)
-    if isinstance(images, list | tuple | Iterator):
-        return images
-    return [images]
+    return images if isinstance(images, list | tuple | Iterator) else [images]
 
 
 def load(
@@ -287,8 +289,8 @@ def load(
     if engine == "torch":
         classifier.model.to(getattr(torch, precision))
         return classifier
-    network: Any = classifier.model
-    classifier.engine = computed(network, classifier.preprocess, precision, engine)
+    arguments = classifier.preprocess, precision, engine
+    classifier.engine = computed(classifier.model, *arguments)  # pyright: ignore[reportArgumentType]
     classifier.model = nn.Identity()
     return classifier
 
@@ -303,30 +305,32 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     except MissingFact as fact:
         command = f"vit convert {shlex.quote(str(path))} DIR --to native"
         raise UserError(f"{fact}, by --set to `{command}`, and load DIR") from fact
-    values, names = report.preprocess, report.classes
-    folder = None if row is not None else find_weights(Path(weights)).parent
-    config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
-    if not config.num_classes:
+    if not model.config.num_classes:
         raise _without_classes(path)
     if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
         raise _without_classes(path, "has a head of zeros, as before any training")
     if report.unanswerable:
         raise _without_classes(path, report.unanswerable)
-    if values is None:
-        why = report.unprepared or "nothing says so"
+    if report.preprocess is None:
         raise UserError(
-            f"{path}: how images are prepared is not known ({why}); put its config.json (timm) "
+            f"{path}: how images are prepared is not known "
+            f"({report.unprepared or 'nothing says so'}); put its config.json (timm) "
             "or preprocessor_config.json (Hugging Face) beside it, give the name of published "
             "weights (`vit models --weights`), or use its own library"
         )
     for text in report.notes:
         note(text)
-    if not names:
+    if not report.classes:
         note("the weights name no classes; numbers stand for them")
-    classes = names or [str(i) for i in range(config.num_classes)]
-    facts: dict[str, Any] = {"multilabel": report.multilabel, "thresholds": report.thresholds}
-    preprocess = Preprocess.from_dict(values)
-    classifier = Classifier(model, classes, preprocess, **facts, tree=report.tree, folder=folder)
+    classifier = Classifier(
+        model,
+        report.classes or [str(i) for i in range(model.config.num_classes)],
+        Preprocess.from_dict(report.preprocess),
+        multilabel=report.multilabel,
+        thresholds=report.thresholds or [],
+        tree=report.tree,
+        folder=None if row is not None else find_weights(Path(weights)).parent,
+    )
     return classifier if raw else classifier.at(report.temperature or 1.0)
 
 

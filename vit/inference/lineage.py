@@ -1,4 +1,4 @@
-"""What weights were trained on, by the record beside them."""
+"""Images that weights were trained on, by the record beside them."""
 
 from pathlib import Path
 

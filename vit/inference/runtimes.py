@@ -5,6 +5,7 @@ The runtimes are rows of the tables `engines` and `runtimes`.
 Shapes: b batch, c channels, h w pixels.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -32,7 +33,7 @@ class Engine(Protocol):
 
     @property
     def identity(self) -> str:
-        """What tells its weights from others."""
+        """A digest of its weights."""
         ...
 
     def tensors(self, images: Tensor, /) -> dict[str, Tensor]:
@@ -44,24 +45,15 @@ class Engine(Protocol):
         ...
 
 
-class Opener(Protocol):
-    """A row of `engines`, under the suffix of the files that it opens."""
+Opener = Callable[[Path, Precision, str], "Classifier"]
+"""A row of `engines`, under the suffix of the files that it opens: the classifier in a file,
+computed by the engine that the word names.
 
-    def __call__(self, path: Path, precision: Precision, engine: str, /) -> "Classifier":
-        """The classifier in a file, computed by its `engine`; `engine`: the word of --engine.
-
-        UserError for a file that is missing, damaged or an encoder, without the runtime, and for an
-        engine or a precision that the runtime or the CPU lacks.
-        """
-        ...
-
-
-class Runtime(Protocol):
-    """A row of `runtimes`, under the word of --engine."""
-
-    def __call__(self, model: Model, preprocess: Preprocess, precision: Precision, /) -> Engine:
-        """The model in memory. UserError as of an Opener."""
-        ...
+UserError for a file that is missing, damaged or an encoder, without the runtime, and for an engine
+or a precision that the runtime or the CPU lacks.
+"""
+Runtime = Callable[[Model, Preprocess, Precision], Engine]
+"""A row of `runtimes`, under the word of --engine: a model in memory. UserError as of an Opener."""
 
 
 def is_export(path: str | Path) -> bool:

@@ -45,15 +45,16 @@ def attend(
 
 
 def is_plain(x: Tensor) -> bool:
-    """True on the CPU if no mode is active that needs to see PyTorch's own operators."""
-    return (
+    """True on the CPU if no mode is active, such as a counter, that needs to see PyTorch's own
+    operators."""
+    return (  # pyright: ignore[reportUnknownVariableType]
         type(x) is Tensor
-        and x.is_cpu
+        and x.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-        and not torch._C._len_torch_dispatch_stack()  # such as a counter of operations
-        and not torch._C._are_functorch_transforms_active()
-        and torch.autograd.forward_ad._current_level < 0
+        and not torch._C._len_torch_dispatch_stack()  # pyright: ignore[reportPrivateUsage]
+        and not torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+        and torch.autograd.forward_ad._current_level < 0  # pyright: ignore
     )
 
 

@@ -8,8 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from vit.errors import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, UserError, check_range
-from vit.models.fields import as_depths, as_size, check_kinds, check_sizes, known_fields
+from vit.errors import ABOVE_ZERO, UserError, check_range
+from vit.models.fields import (
+    JsonObject,
+    as_depths,
+    as_size,
+    check_kinds,
+    check_whole,
+    known_fields,
+)
 
 PosResize = Literal[
     "bilinear_corners",
@@ -52,43 +59,6 @@ def gated_width(mlp_dim: int, activation: Activation) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary:
-    """Rotary positions of DINOv3 (arXiv:2508.10104): queries and keys of the patches turn by angles
-    that grow with row and column (arXiv:2104.09864), from -1 to 1 along each axis of any grid."""
-
-    period: float = 100.0
-    """The longest period over the shortest one; the others are a geometric series between them."""
-    key_bias: bool = False
-    """The keys have biases; without, those in `qkv.bias` are not used and not trained."""
-    shift: float | None = None
-    """In training, coordinates of an axis move by up to this much, uniformly per batch."""
-    jitter: float | None = None
-    """In training, each axis is scaled by a factor from 1/jitter to jitter, log-uniformly."""
-    rescale: float | None = None
-    """In training, both axes are scaled by one factor from 1/rescale to rescale, log-uniformly."""
-
-    def __post_init__(self) -> None:
-        check_kinds(self)
-        check_range("period", self.period, POSITIVE)
-        ranges = {"shift": NOT_NEGATIVE, "jitter": AT_LEAST_ONE, "rescale": AT_LEAST_ONE}
-        for name, allowed in ranges.items():
-            if (value := getattr(self, name)) is not None:
-                check_range(name, value, allowed)
-
-    @classmethod
-    def of(cls, values: Any) -> "Rotary":
-        """From plain JSON types."""
-        if isinstance(values, Rotary):
-            return values
-        if not isinstance(values, Mapping):
-            raise UserError(f"rotary={values!r} must be an object such as {{}}, DINOv3's, or null")
-        try:
-            return cls(**known_fields(cls, dict(values)))
-        except UserError as error:
-            raise UserError(f"rotary: {error}") from None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """Architecture of a Vision Transformer or hybrid. Defaults are the paper's ViT-B/16 at 224."""
 
@@ -125,8 +95,9 @@ class ViTConfig:
     """The table has entries for class and distillation token (paper: yes; DeiT-III: no)."""
     pos_resize: PosResize = "bilinear_corners"
     """Rule for resampling the table to another grid; default: the paper's code."""
-    rotary: Rotary | None = None
-    """Rotary positions in every layer, beside `pos_embed` or with "none"; None has none."""
+    rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
+    """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, None has
+    none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
@@ -146,7 +117,7 @@ class ViTConfig:
     """Blocks per stage of a hybrid's ResNet; () is only its root, None is no ResNet."""
     ws_mode: WsMode = "google_hybrid"
     """Epsilons of the hybrid's standardised convolutions and GroupNorms."""
-    variant: dict[str, Any] = field(default_factory=dict, hash=False)
+    variant: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
     """Mechanisms that papers propose, kind to options: {"positions": {"name": "relative"}}."""
 
     def __post_init__(self) -> None:
@@ -154,7 +125,9 @@ class ViTConfig:
         if self.representation_size is not None:
             sizes.append("representation_size")
         check_kinds(self)
-        check_sizes(self, sizes, ["num_classes", "num_registers"])
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_whole(self, sizes, 1)
+        check_whole(self, ["num_classes", "num_registers"], 0)
         if self.stem_depths is not None:
             object.__setattr__(self, "stem_depths", as_depths("stem_depths", self.stem_depths, 0))
             if self.patch_size % self.stem_stride:
@@ -176,7 +149,6 @@ class ViTConfig:
                 f"choose {near} or another patch_size"
             )
         self._check_tokens()
-        self._check_rotary()
         check_range("layer_norm_eps", self.layer_norm_eps, ABOVE_ZERO)
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
@@ -196,17 +168,6 @@ class ViTConfig:
             )
         if self.norm_after_pool and self.pool in ("map", "cls_gap"):
             raise UserError(f"norm_after_pool=true needs pool='cls' or 'gap', not {self.pool!r}")
-
-    def _check_rotary(self) -> None:
-        if self.rotary is None:
-            return
-        object.__setattr__(self, "rotary", Rotary.of(self.rotary))
-        if self.head_size % 4:
-            raise UserError(
-                f"rotary positions turn pairs of channels along two axes, so the head size must be "
-                f"a multiple of 4; width={self.width} with num_heads={self.num_heads} makes it "
-                f"{self.head_size}"
-            )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -281,7 +242,7 @@ class ViTConfig:
     def _num_slot_tokens(self) -> int:
         return int(self.class_token) + int(self.distillation_token)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
         values = {**asdict(self), "image_size": list(self.size), "stem_depths": stem}
@@ -290,7 +251,7 @@ class ViTConfig:
         return {"architecture": "vit", **values}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ViTConfig":
+    def from_dict(cls, values: Mapping[str, object]) -> "ViTConfig":
         """Inverse of `to_dict`. UserError names an unknown field."""
         return cls(**known_fields(cls, values))
 
@@ -314,7 +275,9 @@ class ResNetConfig:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        check_sizes(self, ["in_channels", "width_factor"], ["num_classes"])
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_whole(self, ["in_channels", "width_factor"], 1)
+        check_whole(self, ["num_classes"], 0)
         object.__setattr__(self, "depths", as_depths("depths", self.depths, 1))
 
     @property
@@ -332,12 +295,12 @@ class ResNetConfig:
         """Output channels of each stage."""
         return [4 * self.root_channels * 2**s for s in range(len(self.depths))]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain JSON types, with the architecture's name."""
         values = {**asdict(self), "image_size": list(self.size), "depths": list(self.depths)}
         return {"architecture": "resnet", **values}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ResNetConfig":
+    def from_dict(cls, values: Mapping[str, object]) -> "ResNetConfig":
         """Inverse of `to_dict`. UserError names an unknown field."""
         return cls(**known_fields(cls, values))

@@ -1,9 +1,9 @@
-"""From pixels to tokens: patch embedding and positions.
+"""Patch embedding and positions: pixels become tokens.
 
 Shapes: b batch, c channels, h w pixels, gh gw patches, n = gh gw tokens, d width.
 """
 
-from typing import Any
+from typing import Required, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,23 @@ from vit.models.initialization import lecun_normal_
 from vit.models.resnet import HybridRoot, HybridStem, init_convolutions
 from vit.shapes import Float
 
-INTERPOLATIONS: dict[str, dict[str, Any]] = {
+
+class Interpolation(TypedDict, total=False):
+    """Arguments of `torch.nn.functional.interpolate`."""
+
+    mode: Required[str]
+    align_corners: bool
+    antialias: bool
+
+
+INTERPOLATIONS: dict[str, Interpolation] = {
     "bilinear": {"mode": "bilinear"},
     "bilinear_corners": {"mode": "bilinear", "align_corners": True},
     "bicubic": {"mode": "bicubic"},
     "bicubic_corners": {"mode": "bicubic", "align_corners": True},
     "bicubic_antialias": {"mode": "bicubic", "antialias": True},
 }
-"""Arguments of `torch.nn.functional.interpolate` for each rule but bicubic_offset."""
+"""Rule -> how a table is resampled; bicubic_offset has a scale factor of its own."""
 
 
 class PatchEmbed(nn.Module):
@@ -70,8 +79,8 @@ def resize_grid(
     if old == new:
         return table
     # At least float32: in bfloat16 every step of the interpolation would lose digits.
-    grid = table if table.dtype == torch.float64 else table.float()
-    grid = grid.unflatten(1, old).permute(0, 3, 1, 2)  # 1 d h w
+    patches = table if table.dtype == torch.float64 else table.float()
+    grid = patches.reshape(1, *old, -1).permute(0, 3, 1, 2)  # 1 d h w
     if rule == "bicubic_offset":
         factors = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
         grid = F.interpolate(grid, scale_factor=factors, mode="bicubic", align_corners=False)

@@ -27,7 +27,7 @@ class Rotation(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the tokens of a layer are: prefix tokens, then a grid of patches row by row."""
+    """Places of a layer's tokens: prefix tokens, then a grid of patches row by row."""
 
     rows: int
     columns: int
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         return self.drop(self.proj(y.transpose(1, 2).flatten(2)))
 
     def init_weights(self) -> None:
-        """As in the official code, where queries, keys and values are separate matrices."""
+        """Follows the official code, where queries, keys and values are separate matrices."""
         xavier_(self.qkv, matrices=3)
         xavier_(self.proj)
 
@@ -107,7 +107,7 @@ class Mlp(nn.Module):
         return self.drop(self.fc2(self.drop(x)))
 
     def init_weights(self) -> None:
-        """As in the official code."""
+        """Follows the official code."""
         mlp_(self.fc1, self.fc2)
 
 
@@ -145,7 +145,7 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """One encoder layer: the paper's equations 2 and 3."""
+    """Encoder layer: the paper's equations 2 and 3."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class AttentionPool(nn.Module):
         return y + self.mlp(self.norm(y))
 
     def init_weights(self) -> None:
-        """As in big_vision's MAPHead, where queries, keys and values are separate matrices."""
+        """Follows big_vision's MAPHead, where queries, keys and values are separate matrices."""
         probe_(self.latent)
         xavier_(self.q)
         xavier_(self.kv, matrices=2)

@@ -9,13 +9,12 @@ Sources: big_transfer, bit_pytorch/models.py; vision_transformer, vit_jax/models
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.models.backbone import TimmNames, check_channels, layer_indices, run
+from vit.models.backbone import Backbone, check_channels, run
 from vit.models.config import ROOT_CHANNELS, ResNetConfig, WsMode
 from vit.models.initialization import lecun_normal_, zero_
 from vit.shapes import Float
@@ -51,7 +50,7 @@ class StdConv2d(nn.Conv2d):
         ws_mode: WsMode,
         same: bool,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, bias=False)
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias=False)  # pyright: ignore
         self.ws_mode: WsMode = ws_mode
         self.same = same
 
@@ -131,7 +130,7 @@ class Stage(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c h w"], recompute: bool) -> Float[Tensor, "b d gh gw"]:
         for block in self.blocks:
-            x = run(block, x, recompute)
+            x = run(block, recompute, x)
         return x
 
 
@@ -144,7 +143,7 @@ def stages(
     """Stages; s has 4 * 2^s * root channels, and all but the first halve the resolution."""
     stages, channels = nn.ModuleList(), root
     for s, depth in enumerate(depths):
-        blocks = []
+        blocks: list[nn.Module] = []
         for b in range(depth):
             blocks.append(block(channels, root * 2**s, 2 if s and not b else 1, ws_mode))
             channels = 4 * root * 2**s
@@ -163,7 +162,7 @@ class HybridRoot(nn.Module):
     def forward(
         self, images: Float[Tensor, "b c h w"], recompute: bool = False
     ) -> Float[Tensor, "b d gh gw"]:
-        return run(self._forward, images, recompute)
+        return run(self._forward, recompute, images)
 
     def _forward(self, images: Tensor) -> Tensor:
         # Padding with zeros equals -inf here, because the input is a ReLU's output.
@@ -196,25 +195,21 @@ def init_convolutions(model: nn.Module) -> None:
             nn.init.zeros_(module.norm3.weight)
 
 
-class ResNet(TimmNames, nn.Module):
+class ResNet(Backbone):
     """BiT ResNet-v2 (arXiv:1912.11370, section 3.1), for images of any size.
 
-    Methods and attributes are those of `VisionTransformer`; layers are stages, and `patch_size` is
-    the stride of the last one.
+    Layers are stages, and `patch_size` is the stride of the last one.
     """
-
-    preprocess: dict[str, Any] | None = None
-    """As in `VisionTransformer`."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
         root, mode = config.root_channels, config.ws_mode
+        self.stem_features = ((root, 2),)
         self.layer_channels = config.stage_channels
         self.layer_strides = [4 * 2**s for s in range(len(config.depths))]
         self.num_features = self.layer_channels[-1]
         self.patch_size = self.layer_strides[-1]
-        self.activation_checkpointing = False
 
         conv = StdConv2d(config.in_channels, root, 7, 2, ws_mode=mode, same=False)
         self.stem = nn.Sequential()
@@ -265,36 +260,9 @@ class ResNet(TimmNames, nn.Module):
         """The mean over all positions."""
         return tokens.mean(1)
 
-    def intermediate_layers(
-        self,
-        images: Float[Tensor, "b c h w"],
-        layers: int | Sequence[int] = 1,
-        *,
-        reshape: bool = True,
-        norm: bool = True,
-        return_cls: bool = False,
-    ) -> list[Any]:
-        """Maps `b d h w` after some of the stages, as in `VisionTransformer`.
-
-        `norm` applies the final norm and ReLU, to the last stage only. There is no class token.
-        """
-        indices = [i + 1 for i in layer_indices(layers, len(self.stages))]
-        outputs, _, _ = self._outputs(images, indices, max(indices))
-        found: list[Any] = []
-        for i in indices:
-            y = self._normed(outputs[i], i) if norm else outputs[i]
-            y = y if reshape else y.flatten(2).transpose(1, 2)
-            found.append((y, None) if return_cls else y)
-        return found
-
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        """As timm's, the stem's convolution before the stages."""
-        return [{"num_chs": self.config.root_channels, "reduction": 2}, *super().feature_info]
-
     def _outputs(
         self, images: Tensor, wanted: Sequence[int], end: int
-    ) -> tuple[dict[int, Tensor], Tensor, None]:
+    ) -> tuple[dict[int, Tensor], Tensor]:
         check_channels(images, self.config.in_channels)
         x = self.stem(images)
         outputs = {0: x} if 0 in wanted else {}
@@ -304,12 +272,15 @@ class ResNet(TimmNames, nn.Module):
             x = stage(x, self.activation_checkpointing)
             if i in wanted:
                 outputs[i] = x
-        return outputs, x, None
+        return outputs, x
 
     def _normed(self, x: Tensor, layer: int) -> Tensor:
         return F.relu(self.norm(x)) if layer == len(self.stages) else x
 
+    def _parts(self, x: Tensor, layer: int, images: Tensor) -> tuple[Tensor, None]:
+        return x, None
+
     @torch.no_grad()
     def init_weights(self) -> None:
-        """As in big_vision, models/bit_paper.py: Flax's convolutions; the head is zero."""
+        """Follows big_vision, models/bit_paper.py: Flax's convolutions; the head is zero."""
         init_convolutions(self)

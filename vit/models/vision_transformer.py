@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.models.backbone import TimmNames, layer_indices, run
+from vit.models.backbone import Backbone, run
 from vit.models.config import ViTConfig
 from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
 from vit.models.encoder import Block, Place, Rotation
@@ -22,18 +22,12 @@ from vit.models.pooling import AttentionPool
 from vit.shapes import Float, Int
 
 
-class VisionTransformer(TimmNames, nn.Module):
+class VisionTransformer(Backbone):
     """Patches, encoder, head.
 
-    Attributes: `num_features` (input width of the head), `patch_size` (token stride in pixels),
-    `layer_channels` and `layer_strides` (of `intermediate_layers`), `num_prefix_tokens` (before the
-    patches), and `activation_checkpointing`: if True, the backward pass recomputes each layer, with
-    about 1/depth of the memory and 4/3 of the work. `rope` computes the Rotation of a grid for
-    tokens; it is None but for rotary positions. Those and variants need `build_model`.
+    `rope` computes the Rotation of a grid for tokens; it is None but for rotary positions. Those
+    and variants need `build_model`.
     """
-
-    preprocess: dict[str, Any] | None = None
-    """Preprocessing of the weights, for `vit.transforms`: {} if not recorded, None if fresh."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -42,8 +36,8 @@ class VisionTransformer(TimmNames, nn.Module):
         self.patch_size = config.patch_size
         self.layer_channels = [d] * config.depth
         self.layer_strides = [config.patch_size] * config.depth
-        self.activation_checkpointing = False
         self.num_prefix_tokens = config.num_prefix_tokens
+        self.has_class_token = config.class_token
 
         self.patch_embed = PatchEmbed(config)
         self.cls_token = _token(1, d) if config.class_token else None
@@ -133,7 +127,7 @@ class VisionTransformer(TimmNames, nn.Module):
         return self.head(self.fc_norm(tokens[:, 0])), self.head_dist(self.fc_norm(tokens[:, 1]))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
-        """All tokens, prefix first, after the final LayerNorm (unless `norm_after_pool`)."""
+        """Tokens, prefix first, after the final LayerNorm (unless `norm_after_pool`)."""
         return self.encode(*self.embed(images))
 
     def embed(
@@ -159,7 +153,7 @@ class VisionTransformer(TimmNames, nn.Module):
         x = self._with_positions(patches, grid, keep)
         place = self._place(grid, x, keep)._replace(bias=bias)
         for block in self.blocks:
-            x = run(block, x, self.activation_checkpointing, place)
+            x = run(block, self.activation_checkpointing, x, place)
         return self.norm(x)
 
     def _place(self, grid: tuple[int, int], x: Tensor, keep: Tensor | None = None) -> Place:
@@ -183,48 +177,26 @@ class VisionTransformer(TimmNames, nn.Module):
             return self.fc_norm(tokens[:, :2]).mean(1)
         return self.fc_norm(tokens[:, 0])
 
-    def intermediate_layers(
-        self,
-        images: Float[Tensor, "b c h w"],
-        layers: int | Sequence[int] = 1,
-        *,
-        reshape: bool = True,
-        norm: bool = True,
-        return_cls: bool = False,
-    ) -> list[Any]:
-        """Patch tokens after some layers, like DINOv2's get_intermediate_layers.
-
-        `layers`: number of last layers, or indices. Each entry is `b d gh gw`, or `b n d` without
-        `reshape`; with `return_cls` a pair of it and the class token `b d`, if any. `norm` applies
-        the final LayerNorm.
-        """
-        indices = layer_indices(layers, self.config.depth)
-        outputs, _, grid = self._outputs(images, indices, max(indices))
-        found: list[Any] = []
-        for i in indices:
-            tokens = self.norm(outputs[i]) if norm else outputs[i]
-            patches = tokens[:, self.num_prefix_tokens :]
-            if reshape:
-                patches = patches.transpose(1, 2).unflatten(2, grid)
-            cls = None if self.cls_token is None else tokens[:, 0]
-            found.append((patches, cls) if return_cls else patches)
-        return found
-
     def _outputs(
         self, images: Tensor, wanted: Sequence[int], end: int
-    ) -> tuple[dict[int, Tensor], Tensor, tuple[int, int]]:
+    ) -> tuple[dict[int, Tensor], Tensor]:
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
-        outputs = {}
+        outputs: dict[int, Tensor] = {}
         place = self._place(grid, x)
         for i, block in enumerate(self.blocks[: end + 1]):
-            x = run(block, x, self.activation_checkpointing, place)
+            x = run(block, self.activation_checkpointing, x, place)
             if i in wanted:
                 outputs[i] = x
-        return outputs, x, grid
+        return outputs, x
 
     def _normed(self, x: Tensor, layer: int) -> Tensor:
         return self.norm(x)
+
+    def _parts(self, x: Tensor, layer: int, images: Tensor) -> tuple[Tensor, Tensor]:
+        prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :].mT
+        grid = [side // self.layer_strides[layer] for side in images.shape[-2:]]
+        return patches.reshape(*patches.shape[:2], *grid), prefix
 
     def _with_positions(
         self, x: Tensor, grid: tuple[int, int], keep: Tensor | None = None
@@ -247,7 +219,7 @@ class VisionTransformer(TimmNames, nn.Module):
         return self.pos_drop(x)
 
     def position_table(self, grid: tuple[int, int]) -> Tensor | None:
-        """What is added to the patches of this grid, `1 n d`; a learned one has prefix slots."""
+        """Positions of the patches of this grid, `1 n d`; a learned table has prefix slots."""
         config = self.config
         if self.fixed_positions is not None:
             if grid == config.grid:
@@ -271,7 +243,7 @@ class VisionTransformer(TimmNames, nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """As in vit_jax/models_vit.py; registers as in DINOv2, distillation token as in DeiT."""
+        """Follows vit_jax/models_vit.py; registers as in DINOv2, distillation token as in DeiT."""
         self.patch_embed.init_weights()
         for token, std in (
             (self.cls_token, 0.0),

@@ -1,9 +1,9 @@
 """The batch of a run: a word in place of its size, and running out of memory in one line."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from jsonargparse import Namespace
@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, Trainer
 from vit.data.batches import DEFAULT_BATCH
 from vit.data.module import ImageData
 from vit.errors import UserError
+from vit.runs.records import Record
 from vit.tables import resolve, rows
 
 
@@ -19,19 +20,17 @@ class BatchByWord(Protocol):
     """Entry of the table of values for a word in place of the number data.batch_size."""
 
     def __call__(
-        self, config: Namespace, recipes: list[dict[str, Any]], run: Path | None
+        self, config: Namespace, recipes: list[Record], run: Path | None
     ) -> list[Callback]:
         """Callbacks of the run, which choose the number once it is set up; maybe none.
 
-        Replaces the word in `config`, which becomes config.yaml. `run`: config.yaml of the run that
-        goes on. UserError where the word has no meaning.
+        Replaces the word in `config`, which becomes config.yaml. `run`: the run that is resumed.
+        UserError where the word has no meaning.
         """
         ...
 
 
-def settle_batch(
-    config: Namespace, recipes: list[dict[str, Any]], run: Path | None
-) -> list[Callback]:
+def settle_batch(config: Namespace, recipes: list[Record], run: Path | None) -> list[Callback]:
     """Completes data.batch_size in `config`; as BatchByWord if it is a word."""
     data = config.data
     row = rows("values").get(f"data.batch_size={data.batch_size}")
@@ -44,7 +43,7 @@ def settle_batch(
 
 
 @contextmanager
-def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
+def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Generator[None]:
     """Turns running out of memory into a UserError that names half the batch."""
     try:
         yield
@@ -54,8 +53,8 @@ def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
             raise
         size, remedy = data.batch_size, "choose a smaller model or image"
         if size > 1:
-            remedy = f"try --data.batch_size {size // 2}"
-        if size > 1 and data.global_batch is None:
             twice = 2 * trainer.accumulate_grad_batches
-            remedy += f" --trainer.accumulate_grad_batches {twice}"
+            remedy = f"try --data.batch_size {size // 2}"
+            if data.global_batch is None:
+                remedy += f" --trainer.accumulate_grad_batches {twice}"
         raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error

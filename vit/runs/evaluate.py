@@ -2,11 +2,11 @@
 
 The directory may come from somebody else: nothing that it names is imported.
 """
+# pyright: reportUnknownMemberType=false
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
@@ -15,26 +15,28 @@ from lightning.pytorch.cli import LightningArgumentParser
 from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
-from vit.errors import UserError, check_types, did_you_mean_beside, shorten
+from vit.errors import UserError, check_types, shorten
 from vit.inference.lineage import known_by, note_seen
 from vit.preprocessing import check_choice
-from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
+from vit.runs.directory import find_checkpoint
 from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explaining
-from vit.runs.options import PARSER, Module, task_of
+from vit.runs.options import PARSER, task_of
 from vit.runs.predictions import Predictions
-from vit.runs.processes import ChildrenAlive, check_launched, ending_together
-from vit.runs.records import CONFIG
+from vit.runs.processes import ChildrenAlive, ending_together
+from vit.runs.records import CONFIG, Record, check_run, read_summary, recorded_options
 from vit.runs.scoring import score
 from vit.runs.trainer import (
     SET_HERE,
+    Module,
     build_trainer,
     check_arguments,
     limit_threads_of,
     quiet_lightning,
 )
 from vit.tables import rows
-from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.callbacks.progress import RunProgress
+from vit.training.callbacks.stopping import StopTogether
 from vit.weights.archives import read_checkpoint
 from vit.weights.pretrained import inspect_pretrained
 from vit.yaml_reader import flat
@@ -44,7 +46,6 @@ TRAINER = (
     "accelerator benchmark deterministic devices limit_test_batches limit_val_batches num_nodes "
     "precision"
 ).split()
-SECTIONS = ("data", "model", "trainer")
 OF_TRAINING = ("augment", "pseudo")
 
 
@@ -86,7 +87,7 @@ class Subject:
         check_given([] if other else self.recorded.get("own"), "images")
         options = _options(run, self.recorded, args)
         self.trainer = options.trainer
-        self._of_model = options.get("model") or self.recorded["model"]
+        self._of_model: Record = options.get("model") or self.recorded["model"]
         if other and same_place(self.recorded["data"].get("root"), options.data.root):
             note(f"{options.data.root} is the data of the run: its held-out images are scored")
             other = False
@@ -122,7 +123,8 @@ class Subject:
 
     def _note_images(self, other: bool) -> None:
         """Notes images that are no more those of the run, and those that its weights learned."""
-        before = None if other else (read_summary(self.run).get("splits") or {}).get(self.split)
+        splits: Record = read_summary(self.run).get("splits") or {}
+        before = None if other else splits.get(self.split)
         if before is not None and before != self.data.digests[self.split]:
             note(
                 f"the images of {self.split} are not those of when the run was made; images that "
@@ -159,60 +161,48 @@ class Subject:
             logger=False,
             callbacks=[alive, *bar, *model.guards(), StopTogether()],
         )
-        check_launched(trainer)
         limit_threads_of(trainer, model, self.data)
         with ending_together(trainer, alive):
             return model, *score(trainer, model, self.data, self.split)
 
 
-def data_options(run: Path, args: list[str]) -> dict[str, Any]:
+def data_options(run: Path, args: list[str]) -> Record:
     """Arguments of ImageData: those of a run, replaced by `args`. UserError as for a Subject."""
-    return vars(_options(run, _checked_options(run), args).data)
+    return cast(Record, vars(_options(run, _checked_options(run), args).data))
 
 
-def _checked_options(run: Path) -> dict[str, Any]:
+def _checked_options(run: Path) -> Record:
     """Content of config.yaml. UserError without one, and where it is not as a run writes it."""
-    if not is_run(run):
-        near = did_you_mean_beside(str(run))
-        raise UserError(f"{run} is not a run directory: it has no config.yaml of a run{near}")
+    check_run(run)
     file, options = run / CONFIG, recorded_options(run)
-    types = {
-        "task": str,
-        "seed_everything": int,
-        "own": list | None,
-        **dict.fromkeys(SECTIONS, dict),
-    }
-    check_types(file, options, **types)
+    sections = dict.fromkeys(("data", "model", "trainer"), dict)
+    check_types(file, options, task=str, seed_everything=int, own=list | None, **sections)
     check_types(f"{file}: data", options["data"], splits=dict | None)
     check_types(f"{file}: model", options["model"], loss=dict | None)
     check_choice(f"{file}: task", options["task"], (*rows("tasks"),))
     return options
 
 
-def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespace:
+def _options(run: Path, recorded: Record, args: list[str]) -> Namespace:
     """Arguments of ImageData and of the Trainer: those recorded, overridden by `args`; for a task
     without labels those of its objective, too.
 
-    UserError for a value in `data` or `model` that is not plain: the parser would import the class,
-    or read the file, that it names.
+    UserError for a recorded value that is used and not plain: the parser would import the class, or
+    read the file, that it names.
     """
-    parser = LightningArgumentParser(prog="vit test", **PARSER)
+    parser, task = LightningArgumentParser(prog="vit test", **PARSER), task_of(recorded["task"])
     unused = SET_HERE | {"callbacks", "logger", "plugins"}
-    settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
+    settings: Record = {"instantiate": False, "fail_untyped": False}
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
     # Augmentation and answers are of training, and may name a class or function.
     parser.add_class_arguments(ImageData, "data", skip={"own", *OF_TRAINING}, **settings)
-    kept = {name: recorded["trainer"].get(name) for name in TRAINER}
-    # An accelerator may be named as a class.
-    trainer = {name: value for name, value in kept.items() if _is_plain(value)}
-    trainer["enable_model_summary"] = False
     data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
     data = {name: value for name, value in data.items() if name not in OF_TRAINING}
-    sections = {"data": data}
-    if not (task := task_of(recorded["task"])).labelled:
+    sections: Record = {"data": data}
+    if not task.labelled:
         parser.add_class_arguments(task, "model", skip={*task.of_training}, **settings)
-        model = recorded["model"].items()
-        sections["model"] = {name: v for name, v in model if name not in task.of_training}
+        model: Record = recorded["model"]
+        sections["model"] = {n: v for n, v in model.items() if n not in task.of_training}
     names = {*parser.get_defaults().keys()}
     for name, value in flat(sections):
         if name not in names or not _is_plain(value):
@@ -220,7 +210,11 @@ def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespa
                 f"{run / CONFIG}: {name} ({shorten(value)}) is not an option with a plain value; "
                 "correct it, or copy the run again"
             )
+    trainer = {name: recorded["trainer"].get(name) for name in TRAINER}
+    # An accelerator may be named as a class.
+    trainer = {name: value for name, value in trainer.items() if _is_plain(value)}
     with explaining(parser, f"{run / CONFIG}: "):
+        trainer["enable_model_summary"] = False
         before = parser.parse_object({**sections, "trainer": trainer})
     with explaining(parser):
         config = parser.parse_args(args, namespace=before)
@@ -228,7 +222,7 @@ def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespa
         return parser.instantiate(config)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """A number, text or nothing, or a list of them."""
-    values = value if isinstance(value, list) else [value]
+    values: list[object] = value if isinstance(value, list) else [value]  # pyright: ignore
     return all(isinstance(each, str | int | float | None) for each in values)

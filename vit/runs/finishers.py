@@ -1,4 +1,4 @@
-"""What is made of a finished run by rows of the table `finishers`, in its first process alone."""
+"""The finishers of a run: rows of a table, called by its first process alone at its end."""
 
 import os
 import shlex
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from vit.console import is_first_process, note, say
 from vit.errors import MESSAGE, UserError, shorten
-from vit.runs.records import SUMMARY, read_summary
+from vit.runs.records import SUMMARY, Record, read_summary
 from vit.signals import Stopped, received
 from vit.tables import resolve, rows
 from vit.writing import write_json
@@ -31,8 +31,7 @@ def finish_rest(run: Path, *, again: bool = False) -> None:
     """
     if not is_first_process():
         return
-    before = {} if again else read_summary(run).get("finishers") or {}
-    states = dict.fromkeys(rows("finishers"), "not done") | before
+    states: Record = {} if again else read_summary(run).get("finishers") or {}
     command = f"`vit report {shlex.quote(str(run))}`"
     try:
         for name, row in rows("finishers").items():
@@ -53,7 +52,8 @@ def finish_rest(run: Path, *, again: bool = False) -> None:
 def _state(row: str, run: Path) -> str:
     """done, or how a finisher failed."""
     try:
-        resolve(row)(run)
+        finisher: Finisher = resolve(row)
+        finisher(run)
     except Exception as error:
         if received() or os.environ.get(STRICT) == "1":
             raise

@@ -1,13 +1,15 @@
-"""first_batch.npz: what the model sees at its first step, images and labels."""
+"""first_batch.npz: the images and targets that the model sees at its first step."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 
 from vit.console import is_first_process
+from vit.data.dataset import Batch
+from vit.data.module import ImageData
 from vit.preprocessing import picture
+from vit.training.image_classifier import ImageClassifier
 from vit.writing import atomic
 
 FILE = "first_batch.npz"
@@ -16,16 +18,20 @@ MOST = 25
 
 
 def save_first_batch(
-    run_dir: Path, trainer: Trainer, module: Any, batch: Any, batch_idx: int
+    run_dir: Path,
+    data: ImageData,
+    trainer: Trainer,
+    module: LightningModule,
+    batch: Batch,
+    batch_idx: int,
 ) -> None:
     """A callback's `on_train_batch_start`, which saves the first batch of the first process, `size`
     images: at most MOST, augmented and mixed, uint8 `n h w 3`, and their `targets`, classes `n` or
     shares of them `n k`."""
-    data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    later = trainer.global_step or batch_idx
-    if later or not data.labelled or not is_first_process():
+    later = trainer.global_step or batch_idx or not is_first_process()
+    if later or not isinstance(module, ImageClassifier):
         return
-    images, targets = batch[0], batch[1]
+    images, targets = batch[:2]
     if module.mixing:
         draws = module.next_draws(len(images))
         images, targets = module.mixing(images, targets, data.num_classes, draws)

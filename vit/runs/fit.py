@@ -1,6 +1,6 @@
 """A whole training in one function."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,18 +18,22 @@ from vit.runs.finish import clocks, finish
 from vit.runs.finishers import finish_rest
 from vit.runs.first_batch import save_first_batch
 from vit.runs.following import check_held_out
-from vit.runs.options import Module, Options
-from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
-from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
+from vit.runs.options import Options
+from vit.runs.processes import ChildrenAlive, ending_together, launched
+from vit.runs.resuming import check_continues, check_same
+from vit.runs.trainer import Module, build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
-from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
+from vit.training.callbacks.by_size import FineTuneBySize
+from vit.training.callbacks.progress import RunProgress
+from vit.training.callbacks.stopping import StopTogether
 from vit.training.csv_log import MetricsCsv
+from vit.training.image_classifier import ImageClassifier
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from vit.weights.names import record_of
 from vit.weights.native import OURS
 
 IMBALANCE = 5
-"""Images of the largest over those of the smallest class from which on a remedy is named."""
+"""Ratio of the largest class to the smallest one from which on a remedy is named."""
 
 
 def fit(options: Options) -> tuple[RunDirectory, str]:
@@ -54,10 +58,9 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
             plugins=[AtomicCheckpointIO(), *options.listed("plugins")],
             callbacks=[alive, *_callbacks(run, options, model, data)],
         )
-        check_launched(trainer)
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
-        run.check_continues(model, data, trainer)
+        check_continues(run.checkpoint, model, data, trainer)
         _announce(run, model, data)
         began = clocks()
         with (
@@ -82,7 +85,7 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
 def _callbacks(
     run: RunDirectory, options: Options, model: Module, data: ImageData
 ) -> list[Callback]:
-    """In the order in which they act."""
+    """The callbacks of the fit, in the order in which they act."""
     recipe, folder = options.listed("callbacks"), run.folder / "checkpoints"
     wanted = options.trainer["enable_progress_bar"] is not False
     bar = wanted and not any(isinstance(c, ProgressBar) for c in recipe)
@@ -95,8 +98,8 @@ def _callbacks(
         *options.early_stopping(data, model.monitor),
         *([RunProgress()] if bar else []),
         *model.guards(),  # count samples, stop at NaN, count every image once
-        LambdaCallback(on_train_batch_start=lambda *_: run.begin(options)),
-        LambdaCallback(on_train_batch_start=partial(save_first_batch, run.folder)),
+        LambdaCallback(on_train_batch_start=partial(run.begin, options)),
+        LambdaCallback(on_train_batch_start=partial(save_first_batch, run.folder, data)),
         StopTogether(),
         *([BestCheckpoint(folder, model.monitor)] if best else []),
         LastCheckpoint(folder, options.config.save_every),
@@ -104,7 +107,7 @@ def _callbacks(
 
 
 @contextmanager
-def _saying(run: RunDirectory, options: Options) -> Iterator[None]:
+def _saying(run: RunDirectory, options: Options) -> Generator[None]:
     """Says after a signal how to continue the run; turns an error of the Trainer's into one line,
     such as that for an epoch of less than a batch."""
     try:
@@ -131,8 +134,9 @@ def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
 def _note_imbalance(model: Module, data: ImageData) -> None:
     """Names the option for classes of very different sizes, unless one is chosen."""
     counts = sorted(data.counts)
-    corrected = data.sampling.balanced or getattr(model, "class_weights", None) is not None
-    if data.multilabel or corrected or counts[-1] < IMBALANCE * max(counts[0], 1):
+    weighted = isinstance(model, ImageClassifier) and model.class_weights is not None
+    corrected = data.multilabel or data.sampling.balanced or weighted
+    if corrected or counts[-1] < IMBALANCE * max(counts[0], 1):
         return
     note(
         f"the largest class has {counts[-1]:,} training images, the smallest {counts[0]:,}; "

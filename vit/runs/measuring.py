@@ -1,11 +1,10 @@
-"""What the answers of a finished run are worth: one pass over images that were held out.
+"""The confidence of a finished run: its temperature and sets, by one pass over held-out images.
 
 Shapes: n images, k classes.
 """
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -14,7 +13,9 @@ from torch import Tensor
 from vit.confidence import TRUST, cut, energy, fit_temperature, set_scores
 from vit.console import is_first_process, note, say
 from vit.data.module import ImageData
-from vit.training.callbacks import LinearProbe
+from vit.runs.records import Record
+from vit.runs.trainer import Module, callbacks_of
+from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.counted_data import logits_of
 from vit.training.parts import Dividing, from_all_processes
 from vit.weights.sealed import write_sealed
@@ -30,9 +31,9 @@ Pair = tuple[Tensor, Tensor]
 
 
 def measure(
-    trainer: Trainer, model: Any, data: ImageData, checkpoint: dict[str, Any], folder: Path
-) -> tuple[dict[str, Any], dict[float, float]]:
-    """Sets the model's temperature, and writes trust.safetensors beside the weights in `folder`.
+    trainer: Trainer, model: Module, data: ImageData, checkpoint: Record, run: Path
+) -> tuple[Record, dict[float, float]]:
+    """Sets the model's temperature, and writes trust.safetensors beside the weights of the run.
 
     Returns content of summary.json, and the cut of `set_scores` for each of COVERAGES that there
     are images for; both empty without images that the weights were not trained on. `checkpoint`:
@@ -58,15 +59,15 @@ def measure(
         tensors["scores"] = scores = of_classes.gather(1, labels[:, None])[:, 0].sort().values
         cuts = {c: cut(scores, c) for c in COVERAGES if images + 1 >= 1 / (1 - c) - 1e-9}
     if is_first_process():
-        weights = read_json(folder / "config.json")["sha256"]
+        weights = read_json(run / "model/config.json")["sha256"]
         about = {**facts, "unknown": "energy", "weights": weights}
-        write_sealed(folder / TRUST, tensors, json.dumps(about))
+        write_sealed(run / "model" / TRUST, tensors, json.dumps(about))
     unknown = {"images": images, "accuracies": accuracies(energies, wrong)}
     return {"confidence": facts, "unknown": unknown}, cuts
 
 
 def _held_out(
-    trainer: Trainer, model: Any, data: ImageData, checkpoint: dict[str, Any]
+    trainer: Trainer, model: Module, data: ImageData, checkpoint: Record
 ) -> tuple[list[Pair], str]:
     """Outputs of images that the weights were not trained on, one pair or none, and which images
     they are."""
@@ -77,14 +78,14 @@ def _held_out(
         return _outputs_of_val(trainer, model, data), where
     start = model.load_report
     # Weights that name one of the classes may have been trained on these very images.
-    unseen = start is not None and start.reinitialised and not start.kept
-    probes = [c for c in trainer.callbacks if isinstance(c, LinearProbe) and c.alone and unseen]  # pyright: ignore
+    unseen = start is not None and start.reinitialised and not start.known_rows
+    probes = [c for c in callbacks_of(trainer) if isinstance(c, LinearProbe) and c.alone and unseen]
     pairs = [pair for probe in probes for pair in probe.held_out]
     where = "training images, each by a head that was fitted without it"
     return trainer.strategy.broadcast(pairs), where
 
 
-def _outputs_of_val(trainer: Trainer, model: Any, data: ImageData) -> list[Pair]:
+def _outputs_of_val(trainer: Trainer, model: Module, data: ImageData) -> list[Pair]:
     """Outputs of at most MOST images, drawn by the seed: those of all processes, on each of them,
     on the CPU; none if no image could be read."""
     most = min(MOST, data.expected_images("val"), MOST_NUMBERS // len(data.classes))
@@ -93,14 +94,12 @@ def _outputs_of_val(trainer: Trainer, model: Any, data: ImageData) -> list[Pair]
     outputs = logits_of(trainer, model.model, "val", most, until_signal=ends)
     rows = [(logits.cpu(), labels.cpu()) for logits, labels, _ in outputs]
     rows = [row for share in from_all_processes(rows) for row in share]
-    if not rows:
-        return []
-    logits, labels = map(torch.cat, zip(*rows, strict=True))
-    return [(logits, labels)]
+    return [(torch.cat([x for x, _ in rows]), torch.cat([y for _, y in rows]))] if rows else []
 
 
 def accuracies(scores: Tensor, wrong: Tensor) -> list[float]:
     """Accuracy of the 1 %, 2 %, ... 100 % of the images with the lowest `scores` (n,)."""
     ordered = wrong[scores.argsort(stable=True)].double()
     counts = (torch.arange(1, 101) * len(scores) / 100).ceil().long()
-    return (1 - ordered.cumsum(0)[counts - 1] / counts).tolist()
+    shares: list[float] = (1 - ordered.cumsum(0)[counts - 1] / counts).tolist()  # pyright: ignore
+    return shares

@@ -22,7 +22,7 @@ THRESHOLD = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """In the order of the set."""
+    """Predictions for the images of a set, in its order."""
 
     indices: np.ndarray
     """(n,) indices into the data set."""
@@ -40,7 +40,7 @@ class Predictions:
     """(n, l) of the most probable node of each level of a tree of classes, from above."""
     level_hits: np.ndarray | None = None
     """(n, l) true where that node is the label or above it."""
-    sets: list[dict[str, float]] = field(default_factory=list)
+    sets: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """Of a `coverage` that was asked for: the share of images whose set is `holding` the true
     class, and `classes` in a set on average."""
 
@@ -86,7 +86,7 @@ def write_csv(
     thresholds: np.ndarray | None = None,
     spreadsheet: bool = False,
 ) -> None:
-    """One row per image: its classes, 1 if the most probable class is correct, the top five.
+    """Writes a row per image: its classes, 1 if the most probable class is correct, the top five.
 
     Several classes of an image are separated by "|", as in a manifest; those above their thresholds
     are in a last column, predicted_labels. With `spreadsheet`, names that a spreadsheet would run

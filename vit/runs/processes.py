@@ -10,10 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -22,16 +21,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from vit.console import is_first_process
-from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.exit import end_at_once
-from vit.runs.mistakes import differences, listed
-from vit.runs.options import Options
+from vit.runs.records import Record
 from vit.signals import deferred
 from vit.training.lightning_internals import take_children
-from vit.training.parts import from_all_processes
 
-Facts = dict[str, Any]
 HANDED_DOWN = "VIT_RUN"
 """Environment variable with the first process's decision, for those that Lightning starts."""
 JOIN = timedelta(minutes=30)
@@ -46,88 +41,56 @@ class ProcessLost(ConnectionError):
     """Another process of the run has ended; status 1, in one line."""
 
 
-def launched() -> tuple[str, int, int] | None:
-    """(launcher, processes, processes of this machine) if a launcher has started several."""
-    environment = os.environ
-    if HANDED_DOWN in environment and not is_first_process():
+def launched() -> tuple[str, int] | None:
+    """Name and number of processes of the launcher that has started several, if one has."""
+    variables, name, started = os.environ, "torchrun", 1
+    if HANDED_DOWN in variables and not is_first_process():
         return None
-    if "TORCHELASTIC_RUN_ID" in environment or {"RANK", "WORLD_SIZE"} <= environment.keys():
-        started = int(environment["WORLD_SIZE"])
-        local = int(environment.get("LOCAL_WORLD_SIZE", started))
-        return ("torchrun", started, local) if started > 1 else None
-    shell = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")  # Lightning launches there
-    if "SLURM_PROCID" in environment and not shell:
-        started = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
-        local = started // int(environment.get("SLURM_STEP_NUM_NODES", "1"))
-        return ("srun", started, local) if started > 1 else None
-    return None
+    shell = variables.get("SLURM_JOB_NAME") in ("bash", "interactive")  # Lightning launches there
+    if "TORCHELASTIC_RUN_ID" in variables or {"RANK", "WORLD_SIZE"} <= variables.keys():
+        started = int(variables["WORLD_SIZE"])
+    elif "SLURM_PROCID" in variables and not shell:
+        name, started = "srun", int(variables.get("SLURM_STEP_NUM_TASKS", "1"))
+    return (name, started) if started > 1 else None
 
 
-def decided_by_first(decide: Callable[[], tuple[dict[str, Any], Facts]]) -> tuple[Any, Facts]:
-    """The decision of the first process, JSON values, and facts that it alone has, else none; its
-    UserError is raised in all of them."""
+def decided_by_first(decide: Callable[[], Record]) -> Record:
+    """The decision of the first process, in JSON types; its UserError is raised in all of them."""
     if HANDED_DOWN in os.environ and not is_first_process():
-        return json.loads(os.environ[HANDED_DOWN]), {}
-    several = launched()
-    if several is None:
+        return json.loads(os.environ[HANDED_DOWN])
+    if (launcher := launched()) is None:
         return decide()
-    launcher, processes, _ = several
+    name, processes = launcher
     with deferred(several=True):  # a signal waits until the others have got the decision
-        rank, store = _rendezvous(launcher, processes)
+        cluster = SLURMEnvironment() if name == "srun" else TorchElasticEnvironment()
+        rank, address = cluster.global_rank(), f"{cluster.main_address}:{cluster.main_port}"
+        url = f"tcp://{address}?rank={rank}&world_size={processes}"
+        store: dist.Store = next(dist.rendezvous(url, timeout=JOIN))[0]  # pyright: ignore
         if rank:
-            decision = json.loads(store.get("vit"))
+            decision: Record = json.loads(store.get("vit"))
             store.set(f"vit{rank}", "")
-            if "refused" in decision:
-                raise UserError(decision["refused"])
-            return decision, {}
-        try:
-            decision, facts = decide()
-        except UserError as error:
-            store.set("vit", json.dumps({"refused": str(error)}))
-            raise
-        store.set("vit", json.dumps(decision))
-        store.wait([f"vit{other}" for other in range(1, processes)], JOIN)
-        return decision, facts
-
-
-def _rendezvous(launcher: str, processes: int) -> tuple[int, Any]:
-    """Rank of this process, and a store that all processes of the run share."""
-    environment = SLURMEnvironment() if launcher == "srun" else TorchElasticEnvironment()
-    rank, address = environment.global_rank(), environment.main_address
-    url = f"tcp://{address}:{environment.main_port}?rank={rank}&world_size={processes}"
-    meeting = dist.rendezvous(url, timeout=JOIN)  # pyright: ignore[reportPrivateImportUsage]
-    store, _, _ = next(meeting)
-    return rank, store
+        else:
+            try:
+                decision = decide()
+            except UserError as error:
+                decision = {"refused": str(error)}
+            store.set("vit", json.dumps(decision))
+            store.wait([f"vit{other}" for other in range(1, processes)], JOIN)
+    if "refused" in decision:
+        raise UserError(decision["refused"])
+    return decision
 
 
 def check_launched(trainer: Trainer) -> None:
-    """UserError if a launcher has started more processes than the run has.
-
-    Lightning would let each of them train alone.
-    """
-    several = launched()
-    if several is not None and trainer.world_size == 1:
-        launcher, started, local = several
-        nodes = "" if local == started else f" --trainer.num_nodes {started // local}"
+    """UserError if a launcher has started more processes than the run has: Lightning would let each
+    of them train alone."""
+    launcher = launched()
+    if launcher is not None and trainer.world_size == 1:
         raise UserError(
-            f"{launcher} has started {started} processes, and this run has one: add "
-            f"--trainer.devices {local}{nodes} --trainer.strategy ddp"
+            f"{launcher[0]} has started {launcher[1]} processes, and this run has one: add "
+            "--trainer.strategy ddp --trainer.devices N, the processes of a machine, and "
+            "--trainer.num_nodes N for several machines"
         )
-
-
-def check_same(
-    options: Options, data: ImageData, trainer: Trainer, _: LightningModule, stage: str
-) -> None:
-    """A callback's `setup`. UserError if processes of a run differ in options or images."""
-    if trainer.world_size == 1 or stage != "fit":
-        return
-    given = {**options.recorded(), "images": data.digests}
-    for rank, others in enumerate(from_all_processes(given)):
-        if differing := differences(others, given):
-            raise UserError(
-                f"rank {rank} and rank {trainer.global_rank} differ: {listed(differing)}; give all "
-                "processes the same command and the same images"
-            )
 
 
 class ChildrenAlive(Callback):
@@ -138,7 +101,7 @@ class ChildrenAlive(Callback):
         self._joined = threading.Event()
 
     @contextmanager
-    def watching(self, trainer: Trainer) -> Iterator[None]:
+    def watching(self, trainer: Trainer) -> Generator[None]:
         """Watches in a thread until all have joined: this process waits outside Python for that,
         and Lightning's own observer would kill it, without the status of the one that ended."""
         thread = threading.Thread(target=self._watch, args=(trainer,), daemon=True)
@@ -163,7 +126,7 @@ class ChildrenAlive(Callback):
         self.children += take_children(trainer)
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         for child in self.children:
             if child.poll() is not None:
@@ -171,7 +134,7 @@ class ChildrenAlive(Callback):
 
 
 @contextmanager
-def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
+def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Generator[None]:
     """Work of all processes, of which the first goes on alone. ProcessLost if another has ended."""
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
         try:
@@ -192,9 +155,9 @@ def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()  # each is alone from here on
         _end(alive.children)
-        failed = [child for child in alive.children if child.returncode]
-        if failed:
-            raise _lost(failed[0])
+        for child in alive.children:
+            if child.returncode:
+                raise _lost(child)
 
 
 def _lost(child: subprocess.Popen[bytes]) -> ProcessLost:

@@ -1,23 +1,19 @@
 """The files of a run directory that need no training library to be read."""
 
-import csv
 import json
-from contextlib import suppress
-from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from vit.console import note
-from vit.errors import check_types
+from vit.errors import UserError, check_types, did_you_mean_beside
+from vit.yaml_reader import read_options
 
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
 HEADER = "# vit: the resolved options of a run\n"
 """First line of our config.yaml, by which a run directory is known."""
-SCORES = ("acc1", "map", "loss")
-"""Metrics of a list, the first one that a run has."""
 
-Row = dict[str, float]
+Record = dict[str, Any]
+"""Content of a YAML or JSON file, or a part of it: plain values."""
 
 
 def is_run(folder: Path) -> bool:
@@ -29,14 +25,26 @@ def is_run(folder: Path) -> bool:
         return False
 
 
-def read_summary(run: Path) -> dict[str, Any]:
+def check_run(folder: Path) -> None:
+    """UserError for a folder that holds no run, with the nearest names beside it."""
+    if not is_run(folder):
+        near = did_you_mean_beside(str(folder))
+        raise UserError(f"{folder} is not a run directory: it has no config.yaml of a run{near}")
+
+
+def recorded_options(run: Path) -> Record:
+    """Content of a run's config.yaml; empty without one."""
+    return read_options(run / CONFIG) if is_run(run) else {}
+
+
+def read_summary(run: Path) -> Record:
     """Content of a run's summary.json; empty if it is missing, and, with a note, if damaged."""
     file = run / SUMMARY
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content: Record = json.loads(file.read_text(encoding="utf-8"))
         groups = dict.fromkeys(("metrics", "splits", "finishers"), dict | None)
         check_types(file, content, finished=bool | None, **groups)
-        metrics = content.get("metrics") or {}
+        metrics: Record = content.get("metrics") or {}
         check_types(f"{file}: metrics", metrics, **dict.fromkeys(metrics, int | float))
     except FileNotFoundError:
         return {}
@@ -44,46 +52,3 @@ def read_summary(run: Path) -> dict[str, Any]:
         note(f"{file} is damaged, and left out: {error}")
         return {}
     return content
-
-
-def list_runs(folder: Path) -> list[dict[str, str]]:
-    """The runs at and below `folder`, the last changed one first.
-
-    `run`, its directory; `score`, such as "test acc1 0.9231", the last of metrics.csv for an
-    unfinished run; `date` of the last change; `state`.
-    """
-    runs = {path.parent for path in folder.rglob(CONFIG) if is_run(path.parent)}
-    return sorted(map(_entry, runs), key=lambda entry: entry["date"], reverse=True)
-
-
-def _entry(run: Path) -> dict[str, str]:
-    summary, state, splits = read_summary(run), "finished", ("test", "val")
-    metrics: dict[str, float] = summary.get("metrics") or {}
-    if summary.get("finished") is not True:
-        splits, rows = ("val",), read_history(run / "metrics.csv")
-        metrics = {name: value for row in rows for name, value in row.items()}
-        state = f"at step {metrics['step'] + 1:,.0f}" if "step" in metrics else "no step yet"
-        if "step" not in metrics and any((run / "checkpoints").glob("*.ckpt")):
-            state = "saved before its first log"
-    wanted = [f"{split}/{score}" for split in splits for score in SCORES]
-    names = [name for name in wanted if name in metrics]
-    score = f"{names[0].replace('/', ' ')} {metrics[names[0]]:.4f}" if names else "-"
-    files = [path for path in (run / CONFIG, run / SUMMARY, run / "metrics.csv") if path.is_file()]
-    changed = max(path.stat().st_mtime for path in files)
-    date = datetime.fromtimestamp(changed).isoformat()
-    return {"run": str(run), "score": score, "date": date, "state": state}
-
-
-def read_history(path: Path) -> list[Row]:
-    """The finite numbers in the rows of metrics.csv; empty without a file.
-
-    Damaged rows are left out, and one that is being written, without its line break.
-    """
-    rows: list[Row] = []
-    if not path.is_file():
-        return rows
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.DictReader(line for line in file if line.endswith("\n")):
-            with suppress(TypeError, ValueError):
-                rows.append({column: float(cell) for column, cell in row.items() if cell})
-    return [{column: x for column, x in row.items() if isfinite(x)} for row in rows]

@@ -1,18 +1,21 @@
 """Scores a model on a split: metrics, and a prediction for every image."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from vit.confidence import carried_over, set_scores
 from vit.console import note
+from vit.data.module import ImageData
+from vit.data.sources import PathList, SplitName
 from vit.label_tree import LabelTree
 from vit.ranking import top_classes
 from vit.runs.predictions import Predictions
+from vit.runs.trainer import Module, callbacks_of
 from vit.training.parts import from_all_processes
 
 TOP = 5
@@ -24,20 +27,21 @@ class CollectPredictions(Callback):
     def __init__(self, cuts: Mapping[float, float], tree: LabelTree | None = None) -> None:
         """`cuts`: of `vit.confidence.set_scores`, by the coverage that they give."""
         self._cuts, self._tree = cuts, tree
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, np.ndarray]] = []
 
     def on_test_batch_end(
         self,
         trainer: Trainer,
         pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
+        outputs: object,
+        batch: tuple[Tensor, Tensor, Tensor],
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
         _, labels, indices = batch
         if len(indices) == 0:
             return
+        assert isinstance(outputs, Tensor)
         # With several labels per image, average precision needs every class's score.
         top = TOP if labels.dim() == 1 else outputs.shape[-1]
         values, order = top_classes(outputs, top)
@@ -58,8 +62,8 @@ class CollectPredictions(Callback):
             row |= {"level_probabilities": levels, "level_hits": right}
         self._rows.append({name: value.cpu().numpy() for name, value in row.items()})
 
-    def gathered(self, names: list[str]) -> Predictions | None:
-        """Every image once, in the order of the set, on all processes; None without any."""
+    def gathered(self, names: PathList) -> Predictions | None:
+        """Predictions for every image once, in the order of the set, on all processes, or None."""
         rows = [row for share in from_all_processes(self._rows) for row in share]
         if not rows:
             return None
@@ -74,24 +78,25 @@ class CollectPredictions(Callback):
 
 
 def score(
-    trainer: Any,
-    model: Any,
-    data: Any,
-    split: str,
+    trainer: Trainer,
+    model: Module,
+    data: ImageData,
+    split: SplitName,
     cuts: Mapping[float, float] | None = None,
-) -> tuple[dict[str, float], Any]:
+) -> tuple[dict[str, float], Predictions | None]:
     """Metrics of one split, and predictions if it has labels; every process calls it.
 
     `cuts`: of CollectPredictions.
     """
     tree = LabelTree(data.classes) if data.labelled and data.tree else None
-    collect, callbacks = CollectPredictions(cuts or {}, tree), trainer.callbacks
-    data.evaluation_split = model.evaluation_split = split
+    collect = CollectPredictions(cuts or {}, tree)
+    callbacks = callbacks_of(trainer)
+    data.evaluation_split = split
     try:
-        trainer.callbacks = [*callbacks, collect] if data.labelled else callbacks
+        trainer.callbacks = [*callbacks, collect] if data.labelled else callbacks  # pyright: ignore
         trainer.test(model, datamodule=data, verbose=False)
     finally:
-        trainer.callbacks = callbacks
+        trainer.callbacks = callbacks  # pyright: ignore
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
     if not data.labelled:
@@ -113,7 +118,7 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name not in missing}
 
 
-def thresholds_of(model: Any) -> np.ndarray | None:
+def thresholds_of(model: Module) -> np.ndarray | None:
     """float32 `k`: thresholds of the probabilities in Predictions, if the model has any."""
     facts = model.extra()
     if "thresholds" not in facts:

@@ -5,14 +5,14 @@ Imports nothing heavy: a mistake in a name is reported at once. Values are left 
 constructors.
 """
 
-import os
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from vit.errors import UserError, did_you_mean
 from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.runs.records import Record, is_run, recorded_options
 from vit.tables import rows
 from vit.yaml_reader import flat, load_yaml, read_options
 
@@ -56,6 +56,14 @@ OTHER_WORDS = {
     "workers": "data.loading.num_workers",
 }
 """What timm, ultralytics, transformers and Lightning call an option -> its name here."""
+LOGGERS = {
+    "tensorboard": ("TensorBoardLogger", {"name": "tensorboard", "version": "events"}),
+    "wandb": ("WandbLogger", {"project": "vit"}),
+    "mlflow": ("MLFlowLogger", {"experiment_name": "vit"}),
+}
+"""Name of a package -> its class in Lightning, and arguments."""
+RUN_DIRECTORY = "RUN_DIRECTORY"
+"""Place of a logger until the run directory is known."""
 YAML = (".yaml", ".yml")
 """Endings of files of options."""
 
@@ -74,23 +82,18 @@ class Words:
         self.recipes: list[str] = []
         self.options: list[tuple[str, str | None]] = []
         """Options by their long names with their texts, in order; None for one without a value."""
-        if len([word for word in args if word.endswith(".tar")]) > 1:
-            raise UserError(
-                "several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'"
-            )
-        self.named: dict[str, dict[str, tuple[str, str]]] = {}
-        """Option -> the typed names that set it, each with its text and with that of the option."""
-        parts: dict[str, Any] = {}
+        self._setters: dict[str, tuple[str, str, str]] = {}
+        """Option -> the typed name that sets it, its text, and the text of the option."""
+        parts: dict[str, str | dict[str, str]] = {}
         left = [*args]
         while left:
             self._read(left, parts)
-        _check_agreement(self.named)
         if parts:
             self.options.append((PART[:-1], _mapping(parts)))
         self.typed = dict(self.options)
         """Option -> its last text."""
 
-    def _read(self, left: list[str], parts: dict[str, Any]) -> None:
+    def _read(self, left: list[str], parts: dict[str, str | dict[str, str]]) -> None:
         """Takes the next option from `left`, with its value."""
         name, equals, value = (word := left.pop(0)).partition("=")
         if not name.startswith("--") and name != "-c":
@@ -98,7 +101,8 @@ class Words:
                 raise UserError(f"{word!r} is not an option; type --{name} {value}")
             self.others.append(word)
             return
-        option = "config" if name == "-c" else _underscored(name[2:])
+        head, dot, class_name = name[2:].partition("class_weights.")
+        option = "config" if name == "-c" else head.replace("-", "_") + dot + class_name
         option = OTHER_WORDS.get(option, option)
         if "." not in option and option not in {*SHORT, *WITHOUT_DOT}:
             near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
@@ -112,78 +116,70 @@ class Words:
             raise UserError(f"{name} needs a value")
         if option.startswith(PART):
             kind, dot, field = option.removeprefix(PART).partition(".")
-            fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
-            parts[kind] = {**(fields or {}), field: value} if dot else value
+            fields = parts.get(kind)
+            fields = fields if isinstance(fields, dict) else {}
+            parts[kind] = {**fields, field: value} if dot else value
             return
         if option == "config":
             self.recipes.append(value)
             return
         for long, text in _long(option, value):
+            other, typed, before = self._setters.get(long, (name, value, text))
+            if other != name and load_yaml(before, other) != load_yaml(text, name):
+                raise UserError(
+                    f"{other} {typed} and {name} {value} contradict each other; give one"
+                )
             self.options.append((long, text))
-            self.named.setdefault(long, {})[name] = value, text
+            self._setters[long] = name, value, text
 
     @property
     def long(self) -> list[str]:
-        """The words with the long names of options, without recipes."""
+        """The words by the long names of options, without recipes."""
         texts = (f"--{n}" if text is None else f"--{n}={text}" for n, text in self.options)
         return [*self.others, *texts]
 
     @property
     def written(self) -> list[str]:
-        """All of them, recipes first."""
+        """The words by long names, recipes first."""
         return [*(word for name in self.recipes for word in ("-c", name)), *self.long]
 
     @cached_property
     def run(self) -> Path | None:
-        """config.yaml of the run that --run_dir or --resume names."""
-        resume = self.typed.get("resume")
-        place = self.typed.get("run_dir") if resume in (None, "auto") else resume
-        path = Path(place or ".").expanduser()
+        """The run that --run_dir or --resume names. UserError for --resume with another path."""
+        resume = self.typed.get("resume") or "auto"
+        place = self.typed.get("run_dir") if resume == "auto" else resume
+        if resume == "never" or not place:
+            return None
+        path = Path(place).expanduser()
         run = path.parent.parent if path.suffix == ".ckpt" else path  # RUN/checkpoints/last.ckpt
-        return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
+        if resume != "auto" and not is_run(run) and not (run != path and path.exists()):
+            raise UserError(
+                f"--resume {resume} is neither a run nor a checkpoint; weights to start from go to "
+                "--model.pretrained"
+            )
+        return run if is_run(run) else None
 
     @cached_property
-    def layers(self) -> list[dict[str, Any]]:
+    def layers(self) -> list[Record]:
         """Options of the recipes; else of the run that goes on, or of the default recipe."""
         if not self.recipes and self.run is not None:
-            return [read_options(self.run)]
+            return [recorded_options(self.run)]
         return [read_options(find_recipe(name)) for name in self.recipes or [DEFAULT_RECIPE]]
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Record:
         """Option -> value, by the last recipe or word that names it."""
-        values: dict[str, Any] = {}
+        values: Record = {}
         for layer in self.layers:
             values |= flat(layer)
         values |= self.typed
         return {n: None if value in ("", "null") else value for n, value in values.items()}
 
 
-def _check_agreement(named: dict[str, dict[str, tuple[str, str]]]) -> None:
-    """UserError for names that give an option different values; --epochs and --steps are such."""
-    for names in named.values():
-        values = [_meaning(text) for _, text in names.values()] if len(names) > 1 else []
-        if any(value != values[0] for value in values):
-            both = " and ".join(f"{name} {text}" for name, (text, _) in names.items())
-            raise UserError(f"{both} contradict each other; give one")
-
-
-def _meaning(text: str) -> Any:
-    """The value of a text, which is the same for several texts of a number or a path."""
-    value = load_yaml(text, "an option")
-    return os.path.normpath(value) if isinstance(value, str) else value
-
-
-def _mapping(values: dict[str, Any]) -> str:
+def _mapping(values: Mapping[str, str | dict[str, str]]) -> str:
     """YAML of values that are YAML themselves."""
-    pairs = (f"{k}: {_mapping(v) if isinstance(v, dict) else v}" for k, v in values.items())
+    pairs = (f"{k}: {v if isinstance(v, str) else _mapping(v)}" for k, v in values.items())
     return f"{{{', '.join(pairs)}}}"
-
-
-def _underscored(option: str) -> str:
-    """`-` becomes `_`, but not in the names of classes."""
-    head, dot, name = option.replace("class-weights.", "class_weights.").partition("class_weights.")
-    return head.replace("-", "_") + dot + name
 
 
 def _long(option: str, value: str) -> list[tuple[str, str]]:
@@ -193,6 +189,11 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
             f"--model {value}: type --pretrained {value} to start from these weights, or "
             "--arch and a name of `vit models` for random ones"
         )
+    if option == "trainer.logger" and value in LOGGERS:
+        kind, arguments = LOGGERS[value]
+        arguments = {"save_dir": RUN_DIRECTORY, **arguments}
+        places = [(f"{option}.{name}", text) for name, text in arguments.items()]
+        return [(option, f"lightning.pytorch.loggers.{kind}"), *places]
     if option == "image_size" and re.fullmatch(r"\d+[x,]\d+", value):
         value = f"[{value.replace('x', ',')}]"
     if option == "data" and not value.endswith(YAML):
@@ -208,5 +209,7 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
         if value == "null":
             return [(field, "null")]
         return [(field, kind), (f"{field}.init_args.{name}", value)]
+    if option in OTHER_LIMIT and value.startswith("-"):
+        raise UserError(f"--{option} {value} must be at least 1")
     other = [(OTHER_LIMIT[option], "-1")] if option in OTHER_LIMIT else []
     return [("data" if option == "data" else SHORT.get(option, option), value), *other]

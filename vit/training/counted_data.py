@@ -1,6 +1,6 @@
 """The data module as training sees it. Shapes: b batch, c channels, h w pixels."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from vit import signals
 from vit.console import Meter
+from vit.preprocessing import Preprocess
 
 Split = Literal["train", "val", "test"]
+Batch = Sequence[Tensor]
+"""Images `b c h w`, labels, and places in the split `b`."""
 
 
 class CountedData(Protocol):
@@ -21,14 +24,15 @@ class CountedData(Protocol):
     """Training samples of all processes that the run has used."""
     batch_size: int
     """Images in a batch of one process."""
-    num_classes: Any
-    multilabel: Any
+    evaluation_split: Split
+    """The split that the test loop gets."""
+    num_classes: int
+    multilabel: bool
     splits: Any
     """`val` is None without validation images."""
     sampling: Any
     """`balanced`, whether classes are drawn equally often."""
-    preprocess: Any
-    """`normalize`, uint8 `b c h w` -> float32 `b c h w`."""
+    preprocess: Preprocess
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
@@ -42,8 +46,10 @@ class CountedData(Protocol):
         """Images of the split that this process left out of evaluations as unreadable."""
         ...
 
-    def evaluation_loader(self, split: Split, *, limit: int | None = None) -> Iterable[Any]:
-        """This process's share of a split without augmentation, every image once."""
+    def evaluation_loader(
+        self, split: Split, *, limit: int | None = None
+    ) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+        """Images, labels and places of this process's share, every image once."""
         ...
 
 
@@ -61,8 +67,11 @@ def logits_of(
     *,
     until_signal: bool = False,
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """float32 logits `b k`, labels, and places in the split `b` on the CPU, of this process's
-    batches of at most `limit` images; `until_signal`: of those before a signal."""
+    """Computes float32 logits `b k`, with labels and with places in the split `b` on the CPU.
+
+    One entry per batch of this process, of at most `limit` images together; with `until_signal` of
+    those before a signal.
+    """
     data = counting_data(trainer)
     assert data is not None
     device, training, outputs = trainer.strategy.root_device, network.training, []

@@ -4,12 +4,13 @@ import csv
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.writing import atomic, naming
+
+Cell = float | str
 
 
 class MetricsCsv(Logger):
@@ -19,14 +20,14 @@ class MetricsCsv(Logger):
     scores of a step share a row. The file does not change before the first new row.
 
     Args:
-        directory: Of the run.
+        directory: Folder of the run.
         resumed_step: Optimizer steps of the checkpoint to continue; None for a new run.
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None) -> None:
         super().__init__()
         self.path = Path(directory) / "metrics.csv"
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Cell]] = []
         self._columns: list[str] = []
         self._written = 0
         self._logged = False
@@ -53,14 +54,14 @@ class MetricsCsv(Logger):
         return str(self.path.parent)
 
     @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, params: object, *_: object, **__: object) -> None:
         """Nothing: config.yaml has them."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self._logged = True
         step = len(self._rows) if step is None else step
-        row: dict[str, Any] = {"step": step, **metrics}
+        row: dict[str, Cell] = {"step": step, **metrics}
         row["seconds"] = round(time.monotonic() - self._started, 3)
         if self._rows and int(self._rows[-1]["step"]) == step:
             self._rows[-1].update(row)  # losses and scores of one step share a row

@@ -23,11 +23,11 @@ class StepDraws:
     """The draws of one batch of one process."""
 
     seed: int
-    """Of the optimizer step, the same on all processes."""
+    """Seed of the optimizer step, the same on all processes."""
     global_batch: int
-    """Images of the step, of all processes and accumulated batches."""
+    """Number of images of the step, in all processes and accumulated batches."""
     places: list[int]
-    """Of the images of this batch among them (`vit.seeds.places`)."""
+    """Places of this batch's images among them (`vit.seeds.places`)."""
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Tensor, "b count"]:
         """`count` numbers in [0, 1) for each image."""
@@ -40,10 +40,6 @@ class StepDraws:
         draw = torch._sample_dirichlet  # pyright: ignore[reportPrivateImportUsage]
         drawn = draw(parameters, generator=self._generator(purpose))
         return drawn[self.places, 0]
-
-    def image_seeds(self) -> list[int]:
-        """A seed for each image that needs many numbers."""
-        return [step_seed(self.seed, place, 0) for place in self.places]
 
     def _generator(self, purpose: Purpose) -> torch.Generator:
         seed = step_seed(self.seed, -1, _PURPOSES.index(purpose))

@@ -4,25 +4,29 @@ Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from vit.console import say
 from vit.errors import UserError
 from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
-from vit.training.counted_data import counting_data, logits_of
+from vit.training.counted_data import Batch, counting_data
 from vit.training.learning import Adaptation, Learning, begin
 from vit.training.losses import Loss
-from vit.training.metrics import EvaluationMetrics
+from vit.training.metrics import EvaluationMetrics, metrics_for
 from vit.training.mixing import Mixing, check_pairs
-from vit.training.network_training import NetworkTraining, build_network, default_optimizer
+from vit.training.network_training import (
+    NetworkTraining,
+    Recorded,
+    build_network,
+    default_optimizer,
+)
 from vit.training.schedules import Schedule
 from vit.weights.adapt import HeadRows
 from vit.weights.pretrained import inspect_pretrained
@@ -69,11 +73,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         compile: bool = False,
         facts: Facts = Facts(),
     ) -> None:
-        if not self.labelled:
-            raise UserError(f"{type(self).__name__} is an ImageClassifier, which learns labels")
         super().__init__(facts.preprocess, optimizer, schedule, compile=compile)
         self.facts, self.classes, self.multilabel = facts, facts.classes, facts.multilabel
-        self.monitor = "val/map" if self.multilabel else "val/acc1"
         self.loss = (loss or Loss()).for_labels(multilabel=self.multilabel)
         # Without smoothing, class weights or a function, so that runs can be compared.
         self.plain_loss = Loss(kind=self.loss.kind).for_labels(multilabel=self.multilabel)
@@ -86,8 +87,9 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             raise UserError(f"num_classes={self.num_classes}: two are needed, or multilabel")
         begin(self.model, report, learning, adaptation, self.loss.head_bias)
         self.register_buffer("class_weights", self.loss.weights_of(facts), persistent=False)
-        scores = partial(EvaluationMetrics, self.num_classes, multilabel=self.multilabel)
-        self.val_metrics, self.test_metrics = scores(choose_thresholds=True), scores()
+        scores = metrics_for(facts)
+        self.val_metrics, self.test_metrics = scores(self.num_classes), scores(self.num_classes)
+        self.monitor = f"val/{scores.main}"
         self.test_metrics.take(report)
         self.train()  # Lightning trains in the modes that it finds
 
@@ -96,7 +98,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         cls,
         weights: str,
         facts: Facts,
-        recorded: dict[str, Any],
+        recorded: Recorded,
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         kind = (recorded.get("loss") or {}).get("kind", "auto")
@@ -104,7 +106,10 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     @classmethod
     def load_from_checkpoint(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, checkpoint_path: str | Path, map_location: Any = None, **options: Any
+        cls,
+        checkpoint_path: str | Path,
+        map_location: torch.device | str | None = None,
+        **options: Any,
     ) -> Self:
         """The classifier of a checkpoint, a run or a model directory, without executing its code.
 
@@ -150,7 +155,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         # With precision bf16-true, images still come in float32.
         return self.model(images.to(self.dtype))
 
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         images, labels = batch[:2]
         if self.mixing:
             images, labels = self.mixing(images, labels, self.num_classes, self.draws)
@@ -161,11 +166,11 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         loss = self.loss(outputs, labels, self.class_weights)
         return teacher(loss, outputs, features, images)
 
-    def predict_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Probabilities `b k`."""
         return self.test_metrics.probabilities(self(batch[0]).float())
 
-    def _evaluate(self, batch: tuple[Tensor, ...], metrics: EvaluationMetrics) -> Tensor:
+    def _evaluate(self, batch: Batch, metrics: EvaluationMetrics) -> Tensor:
         """Adds a batch to the metrics and returns its probabilities `b k`."""
         images, labels = batch[:2]
         outputs = self(images)
@@ -173,26 +178,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             metrics.add(outputs.float(), labels, self.plain_loss(outputs, labels))
         return metrics.probabilities(outputs.float())
 
-    def on_validation_epoch_end(self) -> None:
-        super().on_validation_epoch_end()
-        if (chosen := self.val_metrics.chosen_thresholds()) is not None:
-            self.test_metrics.thresholds = chosen
-
-    def on_fit_end(self) -> None:
-        """Several labels: the thresholds on val of weights for which no validation chose any."""
-        data = counting_data(self.trainer)
-        if not self.multilabel or self.test_metrics.thresholds is not None or data is None:
-            return
-        if data.splits.val is None or self.trainer.limit_val_batches == 0:
-            say("thresholds: 0.5 for every class, as no validation images could choose them")
-        else:
-            outputs = [(x, labels) for x, labels, _ in logits_of(self.trainer, self, "val")]
-            self.test_metrics.thresholds = self.val_metrics.choose(outputs, self.plain_loss)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        extra = (checkpoint.get("vit") or {}).get("extra", {})
-        self.test_metrics.thresholds = extra.get("thresholds")
+    def guards(self) -> list[Callback]:
+        return [*super().guards(), *self.test_metrics.guards()]
 
     def extra(self) -> dict[str, Any]:
         tree = {"tree": True} if self.facts.tree else {}

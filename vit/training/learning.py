@@ -1,4 +1,4 @@
-"""Which parameters of a network learn, and how fast."""
+"""Choice of the parameters that learn, and of their rates."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def begin(
         adaptation.apply(network)
     fresh = torch.ones(network.config.num_classes, dtype=torch.bool)
     if report is not None:
-        fresh[report.kept if report.reinitialised else slice(None)] = False
+        fresh[report.known_rows if report.reinitialised else slice(None)] = False
     for layer in network.head_layers:
         layer.requires_grad_(True)
         if head_bias is not None:

@@ -5,9 +5,11 @@ tests/training/test_lightning_internals.py fails where Lightning has changed one
 
 from collections.abc import Callable
 from subprocess import Popen
-from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from vit.training.saving import Contents
 
 
 def ignore_signals(trainer: Trainer) -> None:
@@ -17,9 +19,8 @@ def ignore_signals(trainer: Trainer) -> None:
     the signal; its SLURM handler saves in the middle of a step. Its agreement between steps is a
     broadcast to the device, which waits for a GPU in every step.
     """
-    connector: Any = trainer._signal_connector
-    connector.register_signal_handlers = _nothing
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing
+    trainer._signal_connector.register_signal_handlers = _nothing  # pyright: ignore
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing  # pyright: ignore
 
 
 def take_children(trainer: Trainer) -> list[Popen[bytes]]:
@@ -28,22 +29,23 @@ def take_children(trainer: Trainer) -> list[Popen[bytes]]:
     Lightning's own observer kills this process by SIGKILL once a child has ended with any status
     but 0, even after an agreed stop.
     """
-    processes: Any = getattr(trainer.strategy.launcher, "procs", None)
-    children: list[Popen[bytes]] = list(processes or ())
-    if children:
-        processes.clear()
+    launcher = trainer.strategy.launcher
+    if not isinstance(launcher, _SubprocessScriptLauncher):
+        return []
+    children, launcher.procs[:] = list(launcher.procs), []
     return children
 
 
 def is_logged(trainer: Trainer) -> bool:
     """True if the loggers get the figures of this batch, the last one of its step."""
-    connector: Any = trainer._logger_connector
-    return connector.should_update_logs and not trainer.fit_loop._should_accumulate()
+    return (
+        trainer._logger_connector.should_update_logs and not trainer.fit_loop._should_accumulate()
+    )
 
 
 def place_loops(
     trainer: Trainer,
-    loops: dict[str, Any],
+    loops: Contents,
     *,
     batches: int,
     batches_per_epoch: int,
@@ -101,12 +103,12 @@ def begin_with_validation(trainer: Trainer, step: int) -> Callable[[], None]:
 
     The call that it returns undoes that, once the validation has begun.
     """
-    loop: Any = trainer.fit_loop.epoch_loop
+    loop = trainer.fit_loop.epoch_loop
     limits = loop.min_steps, loop.max_steps
     loop.min_steps = step + 1  # else nothing runs once max_time has passed
     if 0 < loop.max_steps <= step:
         loop.max_steps = step + 1  # or the last step has been taken
-    loop._should_check_val_fx = lambda _: True  # at whatever batch the time was up
+    loop._should_check_val_fx = lambda data_fetcher: True  # at whatever batch the time was up
 
     def put_back() -> None:
         loop.min_steps, loop.max_steps = limits
@@ -125,4 +127,4 @@ def _counts(number: int, *, completed: int) -> dict[str, int]:
     return {"ready": number, "started": number, "processed": number, "completed": completed}
 
 
-def _nothing(*_: Any) -> None: ...
+def _nothing(*_: object) -> None: ...

@@ -1,7 +1,7 @@
 """The training loss. Shapes: b batch, k classes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -10,38 +10,32 @@ import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
-from vit.errors import (
-    BELOW_ONE,
-    POSITIVE,
-    UserError,
-    check_range,
-    did_you_mean,
-    some_of,
-)
+from vit.errors import BELOW_ONE, POSITIVE, UserError, check_range, did_you_mean, some_of
 from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import check_choice
 from vit.shapes import Float
+from vit.tables import resolve, rows
 from vit.training.counted_data import counting_data
 
 Kind = Literal["auto", "softmax", "sigmoid", "bce"]
 
 
 class TeacherLoss(nn.Module, ABC):
-    """A loss on a teacher's answers, joined with that on the labels; not of the state dict of the
-    network that learns. A run records the weights that the argument `weights` names."""
+    """A loss on a teacher's answers, joined with that on the labels. Its tensors are not in the
+    state dict of the network that learns; a run records the weights that its `weights` names."""
 
     @abstractmethod
     def prepare(self, network: Model, facts: Facts) -> None:
         """Reads the teacher of a network that is about to be trained."""
 
     @abstractmethod
-    def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Any]:
+    def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Tensor]:
         """Logits for the loss on the labels, and features that `forward` compares."""
 
     @abstractmethod
     def forward(
-        self, loss: Tensor, outputs: Float[Tensor, "b k"], features: Any, images: Tensor
+        self, loss: Tensor, outputs: Float[Tensor, "b k"], features: Tensor, images: Tensor
     ) -> Float[Tensor, ""]:
         """`loss` on the labels of these outputs, joined with that on the teacher's answers."""
 
@@ -73,7 +67,6 @@ class Loss:
 
     def __post_init__(self) -> None:
         check_choice("loss.kind", self.kind, get_args(Kind))
-        self._check_function()
         check_range("label_smoothing", self.label_smoothing, BELOW_ONE)
         if isinstance(self.class_weights, dict):
             for name, weight in self.class_weights.items():
@@ -84,28 +77,14 @@ class Loss:
                 "'yes'; choose kind=sigmoid or label_smoothing=0"
             )
 
-    def _check_function(self) -> None:
-        if self.function is None:
-            return
-        for name in ("kind", "label_smoothing", "class_weights", "teacher"):
-            default = getattr(Loss, name)
-            if getattr(self, name) != default:
-                off = "null" if default is None else default
-                raise UserError(
-                    f"model.loss.function is the whole loss, and model.loss.{name} another one; "
-                    f"use --model.loss.{name} {off}"
-                )
-        parts = self.function.parameters() if isinstance(self.function, nn.Module) else ()
-        if any(parameter.requires_grad for parameter in parts):
-            raise UserError(
-                f"model.loss.function: {type(self.function).__name__} has parameters to train, and "
-                "those of the model alone are trained and saved"
-            )
-
     def for_labels(self, *, multilabel: bool) -> "Loss":
-        """This loss with auto replaced; UserError for softmax with several labels per image."""
-        if self.function is not None:
-            return self
+        """Replaces auto; UserError for softmax with several labels per image.
+
+        A row of the table `losses` replaces the loss under a field that is set.
+        """
+        for name, row in rows("losses").items():
+            if getattr(self, name) is not None:
+                return resolve(row)(**vars(self))
         if multilabel and self.kind == "softmax":
             raise UserError(
                 "images with several labels need model.loss.kind=sigmoid, which auto chooses"
@@ -115,7 +94,7 @@ class Loss:
         return replace(self, kind="sigmoid" if multilabel else "softmax")
 
     def check_sampling(self, trainer: Trainer) -> None:
-        """UserError where classes are drawn equally often and weighted, too."""
+        """UserError if classes are both drawn equally often and weighted."""
         data = counting_data(trainer)
         if data is not None and data.sampling.balanced and self.class_weights == "balanced":
             raise UserError(
@@ -124,16 +103,21 @@ class Loss:
             )
 
     def weights_of(self, facts: Facts) -> Float[Tensor, "k"] | None:
-        """The weights of the classes, None for equal ones; UserError where facts are missing."""
-        if isinstance(self.class_weights, dict):
-            if facts.classes is None:
-                raise UserError("class_weights by name need classes, their names")
-            return named_weights(self.class_weights, facts.classes)
+        """Weights of the classes, None for equal ones; UserError if the facts do not suffice."""
         if self.class_weights == "none":
             return None
-        if not facts.counts:
-            raise UserError("class_weights=balanced needs counts, the images of each class")
-        return balanced_weights(facts.counts)
+        if self.class_weights == "balanced":
+            if not facts.counts:
+                raise UserError("class_weights=balanced needs counts, the images of each class")
+            return balanced_weights(facts.counts)
+        classes = facts.classes
+        if classes is None:
+            raise UserError("class_weights by name need classes, their names")
+        for name in self.class_weights:
+            if name not in classes:
+                hint = did_you_mean(name, classes) or f"; the classes are {some_of(classes, 10)}"
+                raise UserError(f"class_weights: there is no class {name!r}{hint}")
+        return torch.tensor([float(self.class_weights.get(name, 1)) for name in classes])
 
     def __call__(
         self, logits: Float[Tensor, "b k"], targets: Tensor, weights: Tensor | None = None
@@ -144,17 +128,6 @@ class Loss:
         """
         # In float32 at least: sums over many classes lose digits in half precision.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.function is not None:
-            if isinstance(self.function, nn.Module):
-                self.function.to(logits.device)  # its constants
-            loss = self.function(logits, targets)
-            shape = loss.shape if isinstance(loss, Tensor) else None
-            if shape != ():
-                raise UserError(
-                    "model.loss.function must return a tensor of one number, such as the mean over "
-                    f"the batch; it returned a {type(loss).__name__} of shape {shape}"
-                )
-            return loss
         one_class = self.kind in ("auto", "softmax")
         if targets.dim() == 1:
             if one_class and weights is None:
@@ -172,21 +145,7 @@ class Loss:
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
-def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
-    """n / (k * count) per class: their mean over the images is 1."""
-    empty = [i for i, count in enumerate(counts) if count == 0]
-    if empty:
-        raise UserError(f"class_weights=balanced: class number {empty[0]} has no training image")
+def balanced_weights(counts: Sequence[int]) -> Float[Tensor, "k"]:
+    """Weights n / (k * count), whose mean over the images is 1."""
     per_class = torch.tensor(counts, dtype=torch.float32)
-    return per_class.sum() / (len(counts) * per_class)
-
-
-def named_weights(weights: Mapping[str, int | float], classes: Sequence[str]) -> Float[Tensor, "k"]:
-    """Weights in the order of the classes, 1 for others; UserError for an unknown name."""
-    for name in weights:
-        if name not in classes:
-            raise UserError(
-                f"class_weights: there is no class {name!r}"
-                f"{did_you_mean(name, classes) or f'; the classes are {some_of(classes, 10)}'}"
-            )
-    return torch.tensor([float(weights.get(name, 1.0)) for name in classes])
+    return per_class.sum() / (len(counts) * per_class.clamp(min=1))

@@ -1,9 +1,9 @@
-"""Mixup and CutMix on a batch, on its device.
+"""Mixup on a batch, on its device, and other blends of its images by a table.
 
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,12 @@ from torch import Tensor
 
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.shapes import Float
+from vit.tables import resolve, rows
 from vit.training.draws import StepDraws, batch_draws
+
+Mixer = Callable[["Mixing", StepDraws, tuple[int, int], Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A row of the table `mixers`, under its field of Mixing. Changes, for images of (height, width),
+the share `b` of an image's own label and the weight `b 1 h w` of its partner's pixels."""
 
 
 @dataclass(kw_only=True)
@@ -49,53 +54,26 @@ class Mixing:
         """
         targets = F.one_hot(labels, num_classes) if labels.dim() == 1 else labels
         targets = targets.to(torch.float32)
-        b, _, *size = images.shape
+        b, _, height, width = images.shape
         draws = draws or batch_draws(b)
         if self.mixup > 0:
             keep = draws.beta("mixup", self.mixup)
         else:
             keep = torch.ones(b, dtype=torch.float64)
         weight = (1 - keep).to(images)[:, None, None, None]
-        if self.cutmix > 0:
-            cut, bounds = self._boxes(draws, *size)
-            keep = torch.where(cut, 1 - _areas(bounds) / math.prod(size), keep)
-            weight = torch.where(cut.to(images.device)[:, None, None, None], 0, weight)
-            weight = torch.where(_inside(bounds.to(images.device), *size), 1, weight)
+        for name, row in rows("mixers").items():
+            if getattr(self, name) > 0:
+                mixer: Mixer = resolve(row)
+                keep, weight = mixer(self, draws, (height, width), keep, weight)
         partners = torch.arange(b).roll(b // 2).to(images.device)
         mixed = images.lerp(images[partners], weight)
         return mixed, targets.lerp(targets[partners], (1 - keep).to(targets)[:, None])
 
-    def _boxes(self, draws: StepDraws, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """The images that get a box, bool `b`; its top, bottom, left and right, or 0, `4 b`."""
-        numbers = draws.uniforms("mixing", 3).double().T  # switch, centre's row and column
-        cut = numbers[0] < (0.5 if self.mixup > 0 else 1)
-        side = (1 - draws.beta("cutmix", self.cutmix)).sqrt()
-        bounds = []
-        for number, size in zip(numbers[1:], (height, width), strict=True):
-            centre, half = (number * size).long(), (side * size).long() // 2
-            bounds += [(centre - half).clamp(min=0), (centre + half).clamp(max=size)]
-        return cut, torch.where(cut, torch.stack(bounds), 0)
-
-
-def _areas(bounds: Tensor) -> Tensor:
-    """Pixels of the boxes: `4 b` -> `b`."""
-    top, bottom, left, right = bounds
-    return (bottom - top) * (right - left)
-
-
-def _inside(bounds: Tensor, height: int, width: int) -> Tensor:
-    """The pixels in the box of their image: `4 b` -> bool `b 1 h w`."""
-    top, bottom, left, right = bounds[:, :, None]
-    rows = torch.arange(height, device=bounds.device)
-    columns = torch.arange(width, device=bounds.device)
-    in_rows, in_columns = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
-    return (in_rows[:, :, None] & in_columns[:, None])[:, None]
-
 
 def check_pairs(batch_size: int, global_batch: int) -> None:
-    """UserError where partners would be in batches of different processes."""
+    """UserError if partners would be in batches of different processes."""
     if batch_size % 2 and batch_size != global_batch:
         raise UserError(
-            f"with mixup or cutmix, a process's batch of {batch_size} images must be even where a "
-            f"step has several batches ({global_batch} images); choose an even --data.batch_size"
+            f"with mixup or cutmix, data.batch_size={batch_size} must be even, as a step of "
+            f"{global_batch} images has several batches; choose an even --data.batch_size"
         )

@@ -1,8 +1,7 @@
-"""What ImageClassifier and PatchPrediction share: network, optimizer, schedule, logs, and
-contents of checkpoints."""
+"""Base LightningModule: network, optimizer, schedule, logs, contents of checkpoints."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Generic, Self, TypeVar
 
@@ -19,6 +18,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
 
 from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
 from vit.facts import Facts
@@ -27,18 +27,21 @@ from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
-from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
-from vit.training.counted_data import counting_data
+from vit.training.callbacks.finite import FiniteLoss
+from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
+from vit.training.counted_data import Batch, counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.learning import Adaptation
 from vit.training.lightning_internals import is_logged
 from vit.training.metrics import SplitMetrics
-from vit.training.optimizers.param_groups import param_groups
+from vit.training.optimizers.param_groups import Group, param_groups
 from vit.training.parts import Dividing
-from vit.training.saving import averages
+from vit.training.saving import Contents, averages
 from vit.training.schedules import Schedule
 from vit.weights.pretrained import LoadReport, create_model
 
+Recorded = dict[str, Any]
+"""The section `model` of a run's config.yaml."""
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
 DECIDED = {
     "num_classes": "data.root",
@@ -48,27 +51,26 @@ DECIDED = {
 }
 """Fields of an architecture that other options decide."""
 RECOMPUTE = "recompute"
-"""Beside an architecture's fields: the backward pass computes each layer again, for memory."""
+"""Key beside an architecture's fields: the backward pass computes each layer again, for memory."""
 REFUSED: dict[type[Callback], str] = {
-    GradientAccumulationScheduler: "a run with it cannot be resumed; set "
-    "trainer.accumulate_grad_batches",
-    StochasticWeightAveraging: "its average is not scored; use vit.EMA",
-    BackboneFinetuning: "it adds parameters in a run; -c finetune fits the head first",
+    GradientAccumulationScheduler: "set trainer.accumulate_grad_batches",
+    StochasticWeightAveraging: "use vit.EMA, whose average is scored",
+    BackboneFinetuning: "-c finetune fits the head first",
     BatchSizeFinder: "use --data.batch_size auto",
     LearningRateFinder: "`vit transfer` tries several learning rates",
 }
-"""Lightning's callbacks that a run cannot have, and why."""
+"""Lightning's callbacks with which a run could not be resumed or scored, and remedies."""
 ADAMW = {"lr": 1e-3, "weight_decay": 0.05, "fused": True}
 """Arguments of the default optimizer."""
 
 
-def default_optimizer(params: Any) -> torch.optim.Optimizer:
+def default_optimizer(params: ParamsT) -> torch.optim.Optimizer:
     """AdamW with a learning rate of 1e-3 and weight decay 0.05."""
     return torch.optim.AdamW(params, **ADAMW)
 
 
-def build_optimizer(optimizer: OptimizerCallable, groups: list[dict[str, Any]]) -> Any:
-    """UserError for arguments that the optimizer refuses, and for a rate that it takes silently."""
+def build_optimizer(optimizer: OptimizerCallable, groups: list[Group]) -> torch.optim.Optimizer:
+    """The optimizer of these groups; UserError for arguments or a rate that are refused."""
     try:
         built = optimizer(groups)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -82,20 +84,13 @@ def build_optimizer(optimizer: OptimizerCallable, groups: list[dict[str, Any]]) 
 def build_network(
     name: str | None,
     pretrained: str | None,
-    architecture: dict[str, Any] | None,
+    architecture: Mapping[str, object] | None,
     facts: Facts,
     **options: Any,
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
-    if not isinstance(architecture, dict | None):
-        raise UserError(
-            f"architecture={shorten(repr(architecture))} is not a mapping of fields, such as "
-            "{'patch_size': 4}; the model's name is name='vit_ti16'"
-        )
     changes = dict(architecture or {})
-    recompute = changes.pop(RECOMPUTE, False)
-    if not isinstance(recompute, bool):
-        raise UserError(f"model.architecture.{RECOMPUTE}={recompute} must be true or false")
+    recompute = bool(changes.pop(RECOMPUTE, False))
     for field, option in DECIDED.items():
         if field in changes:
             raise UserError(
@@ -123,7 +118,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     monitor: str
     """The validation score by which the best weights are chosen."""
     of_training: frozenset[str] = frozenset()
-    """Arguments that a test does without; of a task without labels it takes the others again."""
+    """Arguments that a test of a task without labels leaves out; it takes the others again."""
     classes: list[str] | None = None
     """Class names in the order of the outputs."""
     adaptation: Adaptation | None = None
@@ -149,13 +144,11 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.draws: StepDraws | None = None
         """Random numbers of the current training batch; None between batches."""
         self._step_loss = -1, torch.zeros(2)
-        """The number of a step; the sum of the loss over its images so far, and how many."""
-        self.evaluation_split = "test"
-        """The split that the test loop gets; names its metrics."""
+        """Number of a step; the sum of the loss over its images so far, and their number."""
 
     @classmethod
     def of(cls, name: str | None = None, **options: Any) -> Self:
-        """The module of facts that are given as arguments: `of(classes=["cat", "dog"])`."""
+        """Makes the module with facts as arguments: `of(classes=["cat", "dog"])`."""
         facts = {f.name: options.pop(f.name) for f in fields(Facts) if f.name in options}
         make: Any = cls  # each has arguments of its own
         return make(name, facts=Facts(**facts), **options)
@@ -166,7 +159,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         cls,
         weights: str,
         facts: Facts,
-        recorded: dict[str, Any],
+        recorded: Recorded,
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         """The module of a trained model, to score it on data.
@@ -193,11 +186,13 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
 
     def configure_callbacks(self) -> list[Callback]:
-        """The guards that a Trainer of somebody's own does not list; UserError for REFUSED ones."""
+        """Adds the guards that the Trainer does not list; UserError for REFUSED callbacks."""
         callbacks = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
         listed = {type(callback) for callback in callbacks}
         for kind in REFUSED.keys() & listed:
-            raise UserError(f"trainer.callbacks: {kind.__name__}: {REFUSED[kind]}")
+            raise UserError(
+                f"trainer.callbacks: a run cannot have {kind.__name__}; {REFUSED[kind]}"
+            )
         return [guard for guard in self.guards() if type(guard) not in listed]
 
     def configure_model(self) -> None:
@@ -206,8 +201,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         whole = self if self._beside() else self.model  # its `forward` takes all parameters
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            if strategy.root_device.type == "cpu":  # Triton brings its compiler
-                _check_compiler()
             if sharded or whole is not self.model:
                 for block in sharded_units(whole)[:-1]:
                     block.compile()
@@ -217,21 +210,21 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             strategy.shard(whole)
 
     def _beside(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters that are not the network's, such as a decoder's."""
+        """Named parameters that are not the network's, such as a decoder's."""
         return [pair for pair in self.named_parameters() if not pair[0].startswith("model.")]
 
     def _compile(self) -> None:
         """Compiles the network in place, so that the keys of the checkpoint stay clean."""
         self.model.compile()
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws = self.next_draws(len(batch[0]))
         set_depth(self.model, self.draws)
 
     def next_draws(self, images: int) -> StepDraws:
         """The draws of the next batch, of `images` images."""
         data = counting_data(self.trainer)
-        if data is None:  # nobody knows the batch's place in a step
+        if data is None:  # the batch's place in a step is unknown
             return batch_draws(images)
         rank, world = self.trainer.global_rank, self.trainer.world_size
         accumulated = self.trainer.accumulate_grad_batches
@@ -244,7 +237,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             places=places(data.batch_size, rank, world, accumulated, part),
         )
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, *_: object, **__: object) -> None:
         self.draws = None
         set_depth(self.model, None)
 
@@ -282,12 +275,12 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         )
         optimizer = build_optimizer(self.optimizer, groups)
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
-        optimizer._step_supports_amp_scaling = False
+        optimizer._step_supports_amp_scaling = False  # pyright: ignore
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * group["lr_scale"]
         return optimizer
 
-    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, size = self.training_loss(batch) + self.model.auxiliary_loss(), len(batch[0])
         value, (step, sums) = loss.detach().float(), self._step_loss
         part = torch.stack([value * size, torch.full_like(value, size)])
@@ -302,17 +295,17 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return loss
 
     @abstractmethod
-    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         """The loss of a batch, which is normalised and on the device."""
 
-    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch, self.val_metrics)
 
-    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor | None:
+    def test_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         return self._evaluate(batch, self.test_metrics)
 
     @abstractmethod
-    def _evaluate(self, batch: tuple[Tensor, ...], metrics: Scores) -> Tensor | None:
+    def _evaluate(self, batch: Batch, metrics: Scores) -> Tensor | None:
         """Adds a batch to the metrics; may return the outputs of a test."""
 
     def on_validation_epoch_start(self) -> None:
@@ -325,7 +318,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self._log_scores("val", self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
-        self._log_scores(self.evaluation_split, self.test_metrics)
+        data = counting_data(self.trainer)
+        self._log_scores(data.evaluation_split if data else "test", self.test_metrics)
 
     def _log_scores(self, split: str, metrics: Scores) -> None:
         for name, value in metrics.compute().items():
@@ -333,7 +327,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             # float64 sums are logged in float32: some accelerators have no float64.
             self.log(f"{split}/{name}", value.float(), prog_bar=shown, rank_zero_only=False)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: Contents) -> None:
         scores = self.trainer.callback_metrics.items()
         # Plain types, so that it loads without code.
         checkpoint["vit"] = {
@@ -347,7 +341,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             "extra": self.extra(),
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Contents) -> None:
         """UserError if training would take averaged weights for its own."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         if fitting and "current_model_state" in checkpoint and not averages(self.trainer):
@@ -355,18 +349,3 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-
-
-def _check_compiler() -> None:
-    """UserError without a C++ compiler, which torch.compile needs for a CPU."""
-    from torch._inductor.cpp_builder import get_cpp_compiler  # heavy
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise UserError(
-            "model.compile=true needs a C++ compiler, and none was found: install g++ (Debian and "
-            "Ubuntu: apt install g++), name one in the environment variable CXX, or leave "
-            "model.compile out"
-        ) from error

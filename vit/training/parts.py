@@ -1,16 +1,18 @@
-"""What one process holds: its rows of tensors that are divided among processes, and its values.
+"""Tensors that are divided among processes by rows, and values of all processes.
 
 The functions take such tensors (DTensor) and ordinary ones, which are whole, and their only part.
 """
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Any
+from typing import TypeVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from vit.weights.sealed import full, is_sharded
+
+Value = TypeVar("Value")
 
 
 class Dividing(ABC):
@@ -45,10 +47,10 @@ def part(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(like.device), mesh, placements, src_data_rank=None)
 
 
-def from_all_processes(value: Any) -> list[Any]:
+def from_all_processes(value: Value) -> list[Value]:
     """The values of all processes, on each; every process must call it."""
-    if not dist.is_initialized():
-        return [value]
-    shares: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(shares, value)
+    shares = [value]
+    if dist.is_initialized():
+        shares *= dist.get_world_size()
+        dist.all_gather_object(shares, value)
     return shares

@@ -18,15 +18,20 @@ from vit.training.counted_data import counting_data
 from vit.weights.archives import LAST, check_archive, read_checkpoint
 from vit.weights.sealed import write_torch
 
+Contents = dict[str, Any]
+"""Parts of a checkpoint: weights, states of optimizers, callbacks and loops, our own facts."""
+
 
 class BestCheckpoint(ModelCheckpoint):
     """Keeps `best.ckpt`: the best validation score, and of equal ones, common in small sets, the
     latest, where Lightning keeps the first.
 
     Args:
-        directory: Of the run's checkpoints.
+        directory: Folder of the run's checkpoints.
         monitor: Name of a loss, better when lower, or of a metric that is better when higher.
     """
+
+    best_model_path: str
 
     def __init__(self, directory: str | Path, monitor: str) -> None:
         super().__init__(
@@ -38,24 +43,24 @@ class BestCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=False,
         )
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Contents) -> None:
         """Restores the best score, also in a moved run: Lightning records absolute paths."""
         best = state_dict["best_model_path"]
         if not best:
             super().load_state_dict(state_dict)
             return
         assert self.dirpath is not None
-        here = Path(self.dirpath) / Path(best).name
+        file = Path(self.dirpath) / Path(best).name
         try:
-            check_archive(here)
+            check_archive(file)
         except (UserError, OSError) as error:
             note(f"{error}; the best score starts over from the next validation")
             return
         moved = {
             "dirpath": self.dirpath,
-            "best_model_path": str(here),
-            "kth_best_model_path": str(here),
-            "best_k_models": {str(here): state_dict["best_model_score"]},
+            "best_model_path": str(file),
+            "kth_best_model_path": str(file),
+            "best_k_models": {str(file): state_dict["best_model_score"]},
         }
         super().load_state_dict({**state_dict, **moved})
 
@@ -71,7 +76,7 @@ class LastCheckpoint(Checkpoint):
     accumulated batches, and its save_on_exception saves after one process alone has failed.
 
     Args:
-        directory: Of the run's checkpoints.
+        directory: Folder of the run's checkpoints.
         seconds: Time between two saves; by default 60 at ends of epochs, 900 within an epoch.
     """
 
@@ -87,9 +92,9 @@ class LastCheckpoint(Checkpoint):
         self._validation_due = False
 
     def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Contents
     ) -> None:
-        facts: dict[str, Any] = {"validation_due": self._validation_due}
+        facts: dict[str, bool | int] = {"validation_due": self._validation_due}
         data = counting_data(trainer)
         if data is not None:  # images in a step of all processes; a resumed run must have as many
             images = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
@@ -101,7 +106,7 @@ class LastCheckpoint(Checkpoint):
         self._saved_step = trainer.global_step  # a run that has just been read needs no saving
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         due = (
             batch_idx > 0 and batch_idx % (self.CHECK_EVERY * trainer.accumulate_grad_batches) == 0
@@ -148,15 +153,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     @override
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: Contents, path: str | Path, storage_options: object = None
     ) -> None:
         write_torch(Path(path), checkpoint)
 
     @override
-    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        if Path(path).is_dir():  # of a run on several processes
-            return read_checkpoint(Path(path))
-        return super().load_checkpoint(path, *args, **options)
+    def load_checkpoint(
+        self, path: str | Path, *args: object, **options: object
+    ) -> dict[str, object]:
+        return read_checkpoint(Path(path))
 
 
 def averages(trainer: Trainer) -> bool:

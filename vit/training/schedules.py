@@ -6,6 +6,15 @@ from typing import Literal
 
 from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, UserError, check_range
 
+RANGES = {
+    "warmup_steps": NOT_NEGATIVE,
+    "warmup_epochs": NOT_NEGATIVE,
+    "warmup_start": SHARE,
+    "final_factor": SHARE,
+    "rsqrt_steps": AT_LEAST_ONE,
+    "cooldown_fraction": SHARE,
+}
+
 
 @dataclass(kw_only=True)
 class Schedule:
@@ -39,26 +48,19 @@ class Schedule:
     falls linearly to 0."""
 
     def __post_init__(self) -> None:
-        for name in ("warmup_steps", "warmup_epochs"):
-            check_range(name, getattr(self, name), NOT_NEGATIVE)
+        for name, allowed in RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name != "warmup_start":
+                check_range(name, value, allowed)
+        for share in self.drops:
+            check_range("drops", share, SHARE)
         if self.warmup_steps and self.warmup_epochs:
             raise UserError(
                 f"warmup_steps={self.warmup_steps} and warmup_epochs={self.warmup_epochs} exclude "
                 "each other; set one of them to 0"
             )
-        for name in ("final_factor", "cooldown_fraction", "warmup_start"):
-            value = getattr(self, name)
-            if value is not None:
-                check_range(name, value, SHARE)
-        check_range("rsqrt_steps", self.rsqrt_steps, AT_LEAST_ONE)
-        for share in self.drops:
-            check_range("drops", share, SHARE)
         if self.decay == "steps" and not self.drops:
             raise UserError("decay=steps needs drops, shares of the budget as in (0.3, 0.6, 0.9)")
-        self._check_ignored()
-
-    def _check_ignored(self) -> None:
-        """UserError for an option without effect."""
         used = {
             "final_factor": self.decay in ("cosine", "linear"),
             "cooldown_fraction": self.decay in ("constant", "rsqrt"),

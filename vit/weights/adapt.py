@@ -1,8 +1,8 @@
 """The allowed differences between a file and a model: head, positions, input channels."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ _FIRST_CONVOLUTION = (
     "patch_embed.proj.weight",
 )
 HeadRows = Literal["fit", "keep", "score"]
-"""Whose rows the head has. fit: those of the same class names; the others start at zero. keep: as
+"""Source of the head's rows. fit: rows of the same class names; the others start at zero. keep: as
 many as the file has, by number. score: all of the file's, by name, or by number where names are
 missing; none is new."""
 _REPORTED = frozenset(
@@ -41,11 +41,11 @@ def adapt(
     image_size: int | tuple[int, int] | None,
     classes: Sequence[str] | None,
     head: HeadRows,
-    overrides: dict[str, Any],
+    overrides: Mapping[str, object],
 ) -> ModelConfig:
     """The configuration of the model to build; changes `recognised.tensors` to fit it."""
     config = recognised.config
-    changes = dict(overrides)
+    changes: dict[str, object] = dict(overrides)
     if image_size is not None:
         changes["image_size"] = image_size
     if num_classes is None and classes is not None:
@@ -82,7 +82,7 @@ def _adapt_head(
     num_classes: int,
     classes: Sequence[str] | None,
     head: HeadRows,
-    wanted: dict[str, Any],
+    wanted: dict[str, object],
 ) -> None:
     config, old = recognised.config, recognised.config.num_classes
     rows, how = _rows(recognised.classes, classes, old, num_classes, head)
@@ -129,21 +129,16 @@ def _rows(
     A file without names is known to have ImageNet's if all of `wanted` are among them.
     """
     if wanted is not None and head != "keep":
-        rows = _rows_by_name(names, wanted, old)
+        counts = Counter(names or ())
+        places = {name: row for row, name in enumerate(names or ()) if counts[name] == 1}
+        rows = [places.get(name) for name in wanted]
+        if None in rows:  # the same classes may have other names there
+            rows = head_rows(names, old, wanted) or rows
         if any(row is not None for row in rows):
             return rows, "by name"
         if head == "fit" or names is not None:
             return None, ""
     return (list(range(new)) if old == new else None), "by number"
-
-
-def _rows_by_name(names: Sequence[str] | None, wanted: Sequence[str], old: int) -> list[int | None]:
-    counts = Counter(names or ())
-    places = {name: row for row, name in enumerate(names or ()) if counts[name] == 1}
-    rows = [places.get(name) for name in wanted]
-    if None in rows:  # the same classes may have other names there
-        rows = head_rows(names, old, wanted) or rows
-    return rows
 
 
 def _move_rows(
@@ -155,9 +150,9 @@ def _move_rows(
 ) -> None:
     """Gives the head these rows; zeros for None."""
     old, names = recognised.config.num_classes, recognised.classes
-    kept = [place for place, row in enumerate(rows) if row is not None]
+    places = [place for place, row in enumerate(rows) if row is not None]
     known = [row for row in rows if row is not None]
-    report.head = f"rows of {len(kept):,} classes kept {how}"
+    report.head = f"rows of {len(places):,} classes kept {how}"
     if classes is not None:
         recognised.classes = list(classes)
     if rows == list(range(old)):
@@ -165,7 +160,7 @@ def _move_rows(
 
     def moved(old: Tensor) -> Tensor:
         new = old.new_zeros(len(rows), *old.shape[1:])
-        new[kept] = old[known]
+        new[places] = old[known]
         return new
 
     for name, read in list(recognised.tensors.items()):
@@ -177,7 +172,7 @@ def _move_rows(
     gone = [names[row] for row in sorted({*range(old)} - {*known})]
     thresholds = recognised.extra.get("thresholds")
     if fresh:
-        report.reinitialised, report.kept = ["head"], kept
+        report.reinitialised, report.known_rows = ["head"], places
     elif thresholds is not None:
         recognised.extra = {**recognised.extra, "thresholds": [thresholds[row] for row in known]}
     for what, of_them in (("new", fresh), ("gone", gone)):
@@ -212,7 +207,7 @@ def _renew_norm(recognised: Recognised, report: LoadReport, width: int) -> None:
 
 
 def _adapt_channels(recognised: Recognised, report: LoadReport, channels: int) -> None:
-    """One channel: the sum of the filters; more: the filters in turn, scaled to the same total.
+    """Sums the filters for one channel; takes them in turn for more, scaled to the same total.
 
     Source: timm, adapt_input_conv.
     """

@@ -5,8 +5,9 @@ folder bit in a member's attributes makes it return that tensor unread. A sharde
 with a SHA-256 of each of its files in digests.json.
 """
 
+import argparse
 import hashlib
-import json
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,25 +15,25 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from vit.errors import UserError
+from vit.errors import MESSAGE, UserError, shorten
 from vit.tables import resolve, rows
 
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
 LAST, BEST = "last.ckpt", "best.ckpt"
 DIGESTS = "digests.json"
-"""Of a sharded checkpoint: file -> SHA-256; written last, so that a folder with it is whole."""
+"""File of a sharded checkpoint, name -> SHA-256; written last, so a folder with it is whole."""
 
 _BLOCK = 1 << 20
 
 
 class FolderReader(Protocol):
-    """A row of the table `folders`."""
+    """Reads a checkpoint that is a folder: a row of the table `folders`."""
 
     def __call__(
         self, path: Path, device: str, *, like: nn.Module | None, training: bool
     ) -> dict[str, Any] | None:
-        """Content of a folder that is whole, None for another kind of folder; arguments as of
-        `read_folder`."""
+        """None for another kind of folder; arguments as of `read_archive`. UserError unless every
+        file has the SHA-256 in DIGESTS."""
         ...
 
 
@@ -43,7 +44,7 @@ def check_archive(path: Path) -> None:
     files of other programs a CRC-32 of zero means none (torch.serialization.set_crc32_options).
     """
     if path.is_dir():
-        _check_folder(path)
+        read_archive(path, "meta")
         return
     ours = path.suffix == ".ckpt"
     with path.open("rb") as file:
@@ -60,19 +61,6 @@ def check_archive(path: Path) -> None:
             raise UserError(f"{path} is damaged or incomplete ({error})") from error
 
 
-def _check_folder(path: Path) -> None:
-    name = DIGESTS
-    try:
-        digests: dict[str, str] = json.loads((path / DIGESTS).read_bytes())
-        there = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
-        for name in sorted(digests.keys() | there):
-            if digest_of(path / name) != digests.get(name):
-                raise ValueError("it has changed since it was saved")
-    except (OSError, ValueError, AttributeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{path / name} is damaged or incomplete ({reason})") from error
-
-
 def digest_of(file: Path) -> str:
     """SHA-256 of a file."""
     with file.open("rb") as stream:
@@ -86,30 +74,55 @@ def read_checkpoint(
 
     `like`: a model to score, which needs less; if it is sharded, each process reads its rows.
     """
-    check_archive(path)
+    content = read_archive(path, device, like=like, training=like is None)
     try:
-        if path.is_dir():
-            content = read_folder(path, device, like=like, training=like is None)
-        else:
-            content = torch.load(path, map_location=device, weights_only=True)
         content["state_dict"].keys()
         content["global_step"] = int(content["global_step"])
-    except UserError:
-        raise
-    except Exception as error:  # torch.load has no error type of its own for a broken file
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is damaged or no checkpoint ({reason[:100]})") from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged or no checkpoint ({reason(error)})") from error
     return content
 
 
-def read_folder(
-    path: Path, device: str = "cpu", *, like: nn.Module | None = None, training: bool = True
-) -> dict[str, Any]:
-    """Content of a checkpoint that is a folder, by the first `FolderReader` that knows its kind.
+def read_archive(
+    path: Path,
+    device: str = "cpu",
+    *,
+    like: nn.Module | None = None,
+    training: bool = True,
+    mmap: bool = False,
+) -> Any:
+    """Content of an archive or a sharded folder that is whole; arguments as of `read_checkpoint`.
 
-    `device`, `like`: as of `read_checkpoint`. `training`: False leaves out what a resume needs.
+    `training`: False leaves out what only a resume needs, of a folder. `mmap`: tensors of a file
+    are read when they are used.
     """
+    if not path.is_dir():
+        check_archive(path)
+        return load_torch(path, device, mmap=mmap)
     for row in rows("folders").values():
-        if (content := resolve(row)(path, device, like=like, training=training)) is not None:
+        reader: FolderReader = resolve(row)
+        if (content := reader(path, device, like=like, training=training)) is not None:
             return content
     raise UserError(f"{path} is a folder of a kind that is not read here")
+
+
+def load_torch(path: Path, device: str = "cpu", *, mmap: bool = False) -> Any:
+    """Content of a file of torch.save. UserError where it is damaged, or needs code to be executed
+    to load."""
+    try:
+        # Trainings of torchvision, timm and DeiT save their options beside the weights.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} needs code to be executed to load, which is refused; where you trust it, run "
+            "torch.save(torch.load(path, weights_only=False)['state_dict'], 'weights.pth') or the "
+            "like, and load that"
+        ) from error
+    except Exception as error:  # torch.load has no error type of its own for a broken file
+        raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
+
+
+def reason(error: BaseException) -> str:
+    """The first line of a library's message."""
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0], MESSAGE)

@@ -1,7 +1,6 @@
 """A model built without memory or random numbers, and given the weights of a file."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +17,13 @@ class _NoInit(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
+        if getattr(func, "__module__", None) == "torch.nn.init":  # some operators have none
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
@@ -61,7 +60,8 @@ def filled(
             parts = ["it has attention without biases of q, k and v", *parts]
         raise UserError(f"{source} does not fit: {'; '.join(parts)}")
     recognised.check()
-    state, misfits = {}, []
+    state: dict[str, Tensor] = {}
+    misfits: list[str] = []
     for name, empty in wanted.items():
         stored = tensors[name]() if name in tensors else torch.zeros(empty.shape)
         tensor = change(stored)

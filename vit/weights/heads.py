@@ -1,17 +1,16 @@
 """Facts of a head's outputs: names and thresholds of classes, and where there are none."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 from vit.errors import POSITIVE, SHARE, UserError, check_range, shorten
+from vit.models.fields import JsonObject, is_list
 
 
-def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -> None:
+def check_names(classes: object, num_classes: int | None = None) -> None:
     """UserError unless `classes` are distinct names, `num_classes` of them if that is given."""
     if classes is None:
         return
-    if not isinstance(classes, list | tuple) or not all(isinstance(n, str) for n in classes):
+    if not is_list(classes) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"classes={shorten(classes)} is not a list of names")
     if num_classes not in (None, len(classes)):
         raise UserError(f"{len(classes)} class names for num_classes={num_classes}")
@@ -20,7 +19,7 @@ def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -
         raise UserError(f"classes has the name {shorten(twice[0])} twice; give each class one name")
 
 
-def check_labels(extra: dict[str, Any], num_classes: int) -> None:
+def check_labels(extra: JsonObject, num_classes: int) -> None:
     """UserError unless `multilabel` and `tree` are bools, `thresholds` a probability per class, and
     `temperature` positive."""
     for name in ("multilabel", "tree"):
@@ -30,7 +29,7 @@ def check_labels(extra: dict[str, Any], num_classes: int) -> None:
     thresholds = extra.get("thresholds")
     if thresholds is None:
         return
-    if not isinstance(thresholds, list) or len(thresholds) != num_classes:
+    if not is_list(thresholds) or len(thresholds) != num_classes:
         raise UserError(f"thresholds={shorten(thresholds)} is not a list of {num_classes} numbers")
     for value in thresholds:
         check_range("a threshold", value, SHARE)

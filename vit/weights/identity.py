@@ -6,8 +6,14 @@ from pathlib import Path
 
 from vit.weights.archives import DIGESTS, digest_of
 from vit.weights.names import locate
-from vit.weights.native import FORMAT, Native
-from vit.weights.weight_file import find_weights, kind_of, open_weights, read_json
+from vit.weights.native import Native
+from vit.weights.weight_file import (
+    FORMAT,
+    find_weights,
+    is_safetensors,
+    open_weights,
+    read_json,
+)
 
 IN_FORCE = ("multilabel", "thresholds", "temperature")
 
@@ -22,7 +28,7 @@ def identity(path: str | Path) -> str:
     file = find_weights(Path(locate(path)[0]).expanduser())
     if file.is_dir():  # a sharded checkpoint
         return digest_of(file / DIGESTS)[:16]
-    opened = open_weights(file) if kind_of(file) == "safetensors" else None
+    opened = open_weights(file) if is_safetensors(file) else None
     if opened is not None and FORMAT in opened.header:
         info = Native().recognise(opened)
         digest = json.loads(opened.header[FORMAT])["sha256"]

@@ -3,14 +3,16 @@
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from vit.errors import UserError
+from vit.models.fields import JsonObject
 from vit.models.zoo import canonical_name
 from vit.tables import made, rows
 
+Answer = TypeVar("Answer")
 TRAINED_ON = "trained_on"
 """A file beside weights: digests of the images that they were trained on."""
 HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
@@ -30,11 +32,11 @@ class NamedWeights(ABC):
     @property
     @abstractmethod
     def architecture(self) -> str:
-        """One of `vit models`."""
+        """Our name of the architecture."""
 
     @property
     @abstractmethod
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Fields of the configuration that the file does not record."""
 
     @property
@@ -43,7 +45,7 @@ class NamedWeights(ABC):
         """(height, width) of the images."""
 
     @abstractmethod
-    def preprocess(self) -> dict[str, Any]:
+    def preprocess(self) -> JsonObject:
         """`Preprocess.to_dict()`."""
 
     @abstractmethod
@@ -90,7 +92,7 @@ class Names:
 
 
 def entries() -> Iterator[Names]:
-    """Those of the table, imported one by one."""
+    """Entries of the table, imported one by one."""
     return (made(row, Names) for row in rows("names").values())
 
 
@@ -107,18 +109,22 @@ def means_weights(text: str) -> bool:
     return "." in text or ("/" in text and architecture_of(text) is None)
 
 
+def _first(answers: Iterable[Answer | None]) -> Answer | None:
+    return next((answer for answer in answers if answer is not None), None)
+
+
 def exact(word: str) -> NamedWeights | None:
     """The weights of a name in full; None for another word."""
-    return next((row for names in entries() if (row := names.find(word)) is not None), None)
+    return _first(entry.find(word) for entry in entries())
 
 
 def find(word: str) -> NamedWeights:
     """The weights of a name. UserError for a word that names none."""
     row = exact(word)
     if row is None:
-        errors = (names.unknown(word) for names in entries())
-        missing = UserError(f"no file or directory {word!r}, and no published weights of that name")
-        raise next(filter(None, errors), missing)
+        raise _first(entry.unknown(word) for entry in entries()) or UserError(
+            f"no file or directory {word!r}, and no published weights of that name"
+        )
     return row
 
 
@@ -141,8 +147,7 @@ def locate(weights: str | Path) -> tuple[str | Path, NamedWeights | None]:
     if row is not None:
         return row.path(), row
     if isinstance(weights, str) and "://" in weights:
-        paths = (names.fetch(weights) for names in entries())
-        return next(filter(None, paths), weights), None
+        return _first(entry.fetch(weights) for entry in entries()) or weights, None
     return weights, None
 
 
@@ -151,24 +156,23 @@ def record_of(weights: str | Path) -> Path | None:
     if named(weights) is not None:
         return None
     place = Path(locate(weights)[0]).expanduser()
-    folders: list[Path] = []
     for path in (place, place.resolve()):  # a link may lead to a run, or be in one
+        folders = (path.parent, path.parent.parent / "model")  # RUN/checkpoints/best.ckpt
         if path.is_dir() and path.suffix != ".ckpt":
-            folders += [path / "model", path]
-        else:
-            folders += [path.parent, path.parent.parent / "model"]  # RUN/checkpoints/best.ckpt
-    return next((file for folder in folders if (file := folder / TRAINED_ON).is_file()), None)
+            folders = (path / "model", path)
+        for folder in folders:
+            if (file := folder / TRAINED_ON).is_file():
+                return file
+    return None
 
 
 def class_names(outputs: int) -> list[str] | None:
     """The classes of a head with so many outputs whose file names none, if they are known."""
-    lists = (names.classes(outputs) for names in entries() if outputs)
-    return next((classes for classes in lists if classes is not None), None)
+    return _first(entry.classes(outputs) for entry in entries() if outputs)
 
 
 def head_rows(
     names: Sequence[str] | None, outputs: int, wanted: Sequence[str]
 ) -> list[int | None] | None:
-    """As of `Names`: the answer of the first entry that knows the classes."""
-    answers = (entry.head_rows(names, outputs, wanted) for entry in entries())
-    return next((rows for rows in answers if rows is not None), None)
+    """`Names.head_rows` of the first entry that knows the classes."""
+    return _first(entry.head_rows(names, outputs, wanted) for entry in entries())

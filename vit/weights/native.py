@@ -9,56 +9,91 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from torch import Tensor, nn
 from typing_extensions import override
 
 from vit.console import is_first_process
 from vit.errors import UserError, shorten
-from vit.models.zoo import ModelConfig, config_from_dict
+from vit.models.fields import JsonObject, is_list, is_object
+from vit.models.zoo import Model, ModelConfig, config_from_dict
 from vit.preprocessing import Preprocess
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
+from vit.weights.formats import Format, Recognised
 from vit.weights.heads import check_labels, check_names
 from vit.weights.sealed import fingerprint, is_sharded, write_safetensors
-from vit.weights.weight_file import WeightFile, open_weights, parse_json
+from vit.weights.weight_file import FORMAT, WeightFile, open_weights, parse_json
 from vit.writing import atomic, write_json
 
-FORMAT = "vit"
 OURS = (FORMAT, "Lightning checkpoint")
-"""What reports of a load call files of this package."""
+"""Names of the formats of this package in the report of a load."""
 VERSION = 1
-"""Of the description; a file of another version is refused."""
+"""Version of the description; a file of another version is refused."""
 WEIGHTS = "model.safetensors"
 _EDITABLE = ("classes", "preprocess")
-"""Of config.json; all else is read from the header of the weights."""
+"""Fields of config.json that may be edited; the rest is read from the header of the weights."""
 _PATH_OPTIONS = ("root", "pretrained", "run_dir", "resume", "source")
 """Options and entries whose values are paths, also where they are relative."""
 _ABSOLUTE = re.compile(
     r"(?:/|~([a-z_][\w.-]*)?([/\\]|$)|\.\.[/\\]|[a-z]:[/\\]|\\\\|file://)", re.IGNORECASE
 )
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HOME = re.compile(r"~[^/\\]*|.*[/\\](home|Users)[/\\]+[^/\\]+")
+"""Paths whose last part is the name of a user."""
+_ADDRESS = re.compile(
+    r"(?!file:)([a-z][a-z0-9+.-]*://)(?:[^/?#]*@)?([^?#]*)[^#]*(#sha256=\w+)?.*", re.I
+)
+"""Scheme, place and digest of an address."""
+
+
+@dataclass(frozen=True)
+class NativeInfo:
+    """The description that is saved with a model's weights."""
+
+    classes: list[str] | None = None
+    """Class names in the order of the logits."""
+    preprocess: JsonObject | None = None
+    """`Preprocess.to_dict()`."""
+    extra: JsonObject = field(default_factory=dict[str, Any])
+    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
 def save_native(
     directory: str | Path,
-    model: nn.Module,
+    model: Model,
     *,
     classes: list[str] | None,
-    preprocess: dict[str, Any] | None,
-    extra: dict[str, Any],
-) -> None:
-    """Writes a model directory. Each file appears whole or not at all, also over an older one.
+    preprocess: JsonObject | None,
+    extra: JsonObject,
+) -> list[Path]:
+    """Writes a model directory, and returns its files. Each file appears whole or not at all, also
+    over an older one.
 
     Every process of a sharded model calls it, and the first one writes.
     """
-    config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
-    info = NativeInfo(classes, preprocess, extra)
-    Native().write(config, model.state_dict(), info).save(Path(directory))
+    check_names(classes, model.config.num_classes)
+    directory, state = Path(directory), model.state_dict()
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model.config.to_dict(),
+        "classes": classes,
+        "preprocess": preprocess,
+        "extra": without_local_paths(extra),
+        "sha256": fingerprint(state),
+    }
+    # One line in the header, indented in config.json.
+    compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
+    digest = hashlib.sha256(compact.encode()).hexdigest()
+    metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
+    if any(map(is_sharded, state.values())) and not is_first_process():
+        write_safetensors(Path(os.devnull), state, metadata)  # takes part in gathering
+        return []
+    with atomic(directory / WEIGHTS) as temporary:
+        write_safetensors(temporary, state, metadata)
+    write_json(directory / "config.json", description)
+    return [directory / WEIGHTS, directory / "config.json"]
 
 
 class Native(Format):
@@ -72,17 +107,16 @@ class Native(Format):
     @override
     def recognise(self, file: WeightFile) -> Recognised:
         """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
+        notes: list[str] = []
         if file.vit is not None:
-            values, path, notes = {"model": file.vit.get("config"), **file.vit}, file.path, []
-            label = OURS[1]
+            values, path, label = {"model": file.vit.get("config"), **file.vit}, file.path, OURS[1]
         else:
             (values, path, notes), label = _description(file), OURS[0]
         config, info = _checked(values, path)
         if file.vit is not None and config.num_classes:
             info.extra.update(_measured(file, notes))
-        ended = info.extra.get("checkpoint")
-        recorded = (ended if isinstance(ended, dict) else values).get("weights")
-        digest = values.get("sha256")
+        checkpoint, digest = info.extra.get("checkpoint"), values.get("sha256")
+        averaged = is_object(checkpoint) and checkpoint.get("weights") == "ema"
         return Recognised(
             format=label,
             config=config,
@@ -92,54 +126,25 @@ class Native(Format):
             preprocess=info.preprocess,
             notes=notes,
             extra=info.extra,
-            average=recorded == "ema" and not file.prefix.startswith("current_model_state"),
+            average=file.average or averaged,
             check=lambda: None if digest is None else _verify(file, digest),
         )
 
-    @override
-    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-        """A model directory of this package."""
-        check_names(info.classes, config.num_classes)
-        description = {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": config.to_dict(),
-            "classes": info.classes,
-            "preprocess": info.preprocess,
-            "extra": without_local_paths(info.extra),
-            "sha256": fingerprint(state),
-        }
-        # One line in the header, indented in config.json.
-        compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
-        digest = hashlib.sha256(compact.encode()).hexdigest()
-        metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
 
-        def save(directory: Path) -> list[Path]:
-            if any(map(is_sharded, state.values())) and not is_first_process():
-                write_safetensors(Path(os.devnull), state, metadata)  # takes part in gathering
-                return []
-            with atomic(directory / WEIGHTS) as temporary:
-                write_safetensors(temporary, state, metadata)
-            write_json(directory / "config.json", description)
-            return [directory / WEIGHTS, directory / "config.json"]
-
-        return Export(save=save, multilabel=True)
-
-
-def _measured(file: WeightFile, notes: list[str]) -> dict[str, Any]:
+def _measured(file: WeightFile, notes: list[str]) -> JsonObject:
     """Temperature and thresholds of a run's model, if it has the weights of this checkpoint of the
     run; else a note."""
     folder = file.path.resolve().parent.parent / "model"
     if (folder / WEIGHTS).is_file():
         values, _, _ = _description(open_weights(folder))
         if values.get("sha256") == fingerprint({name: file.read(name) for name in file.shapes}):
-            extra = values.get("extra") or {}
+            extra: JsonObject = values.get("extra") or {}
             return {key: extra[key] for key in ("temperature", "thresholds") if key in extra}
     notes.append("no temperature was fitted to the probabilities of this checkpoint")
     return {}
 
 
-def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
+def _description(file: WeightFile) -> tuple[JsonObject, Path, list[str]]:
     """The description, the file that has it, and notes."""
     beside = file.path.parent / "config.json"
     text = file.header.get(FORMAT, "")
@@ -161,7 +166,7 @@ def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
     return {**header, **current}, beside, [note] if edited else []
 
 
-def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, NativeInfo]:
+def _checked(values: JsonObject, path: Path) -> tuple[ModelConfig, NativeInfo]:
     """The description in `path`. UserError names the path and the first value that is wrong."""
     try:
         if values.get("version", VERSION) != VERSION:
@@ -171,12 +176,13 @@ def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, Native
             )
         config = config_from_dict(values.get("model"))
         check_names(values.get("classes"), config.num_classes)
-        preprocess, extra = values.get("preprocess"), values.get("extra") or {}
+        preprocess: JsonObject | None = values.get("preprocess")
+        extra: object = values.get("extra") or {}
         if preprocess is not None:
-            if isinstance(preprocess, Mapping):
+            if is_object(preprocess):
                 preprocess = {"image_size": [*config.size], **preprocess}
             preprocess = Preprocess.from_dict(preprocess).to_dict()
-        if not isinstance(extra, dict):
+        if not is_object(extra):
             raise UserError(f"extra={shorten(extra)} is not an object")
         check_labels(extra, config.num_classes)
     except UserError as error:
@@ -190,37 +196,21 @@ def _verify(file: WeightFile, expected: str) -> None:
         raise UserError(f"{file.path} is damaged: its tensors have changed since they were saved")
 
 
-def without_local_paths(value: Any, option: str = "") -> Any:
-    """A copy of plain JSON values in which every local path is only its last part.
+def without_local_paths(value: object, option: str = "") -> object:
+    """A copy of plain JSON values in which a local path is only its last part, and an address has
+    no user, password and query, which may hold a signature.
 
-    Addresses stay, without user, password and query. `option`: the key of the value.
+    `option`: the key of the value.
     """
-    if isinstance(value, Mapping):
+    if is_object(value):
         return {key: without_local_paths(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list(value):
         return [without_local_paths(item, option) for item in value]
     if not isinstance(value, str):
         return value
-    text = value.strip()
-    if _ADDRESS.match(text) and not text.lower().startswith("file://"):
-        return _without_secrets(text)
+    text = value.strip().rstrip("/\\")
+    if address := _ADDRESS.fullmatch(text):
+        return "".join(part or "" for part in address.groups())
     if _ABSOLUTE.match(text) or (option in _PATH_OPTIONS and re.search(r"[/\\]", text)):
-        return _last_part(text)
+        return "" if _HOME.fullmatch(text) else re.split(r"[/\\]+", text)[-1]
     return value
-
-
-def _last_part(path: str) -> str:
-    parts = [part for part in re.split(r"[/\\]+", path) if part not in ("", ".", "..", "~")]
-    of_user = len(parts) < 2 if path.startswith("~") else parts[-2:-1] in (["home"], ["Users"])
-    return "" if of_user or not parts else parts[-1]  # ~alice and /home/alice say who it was
-
-
-def _without_secrets(address: str) -> str:
-    """An address without user, password and query, which may hold a signature."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return address.partition("://")[0] + "://..."
-    host = parts.netloc.rpartition("@")[2]
-    fragment = parts.fragment if parts.fragment.startswith("sha256=") else ""
-    return urlunsplit((parts.scheme, host, parts.path, "", fragment))

@@ -4,10 +4,10 @@ A model is built on the meta device, everything is checked, and only then are te
 in place; a file that does not fit changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -18,12 +18,11 @@ from vit.models.zoo import Model, ModelConfig, build_model, model_config
 from vit.weights import names
 from vit.weights.adapt import HEAD, HeadRows, adapt, same_architecture
 from vit.weights.building import filled
-from vit.weights.contents import KINDS
 from vit.weights.formats import Recognised, recognise
 from vit.weights.heads import check_names, unanswerable
 from vit.weights.names import NamedWeights
 from vit.weights.report import LoadReport, print_report
-from vit.weights.weight_file import open_weights
+from vit.weights.weight_file import SETS, WeightSet, open_weights
 
 
 def create_model(
@@ -34,7 +33,7 @@ def create_model(
     pretrained: str | Path | bool | None = None,
     classes: Sequence[str] | None = None,
     head: HeadRows = "fit",
-    weights: Literal["raw", "average"] | None = None,
+    weights: WeightSet | None = None,
     report: Callable[[LoadReport], object] = print_report,
     **overrides: Any,
 ) -> Model:
@@ -54,8 +53,8 @@ def create_model(
         )
     name, pretrained = _published(name, pretrained)
     if pretrained is not None:
-        sizes: dict[str, Any] = {"num_classes": num_classes, "image_size": image_size}
-        choice: dict[str, Any] = {"classes": classes, "head": head, "weights": weights}
+        sizes = {"num_classes": num_classes, "image_size": image_size}
+        choice = {"classes": classes, "head": head, "weights": weights}
         model, account = load_pretrained(pretrained, name, **sizes, **choice, **overrides)
         report(account)
         return model
@@ -66,44 +65,37 @@ def create_model(
     check_names(classes)
     if num_classes is None and classes is not None:
         num_classes = len(classes)
-    given = {"num_classes": num_classes, "image_size": image_size}
-    given = {field: value for field, value in given.items() if value is not None}
-    return build_model(model_config(name, **given, **overrides))
+    sizes = {"num_classes": num_classes, "image_size": image_size}
+    sizes = {field: value for field, value in sizes.items() if value is not None}
+    return build_model(model_config(name, **sizes, **overrides))
 
 
 def _published(
     name: str | None, pretrained: str | Path | bool | None
 ) -> tuple[str | None, str | Path | None]:
-    """Architecture and weights that a name and `pretrained` mean together."""
-    if pretrained is True:
-        if name is None:
-            raise UserError(
-                "pretrained=True means the published weights of a model's name; give one, such as "
-                "create_model('vit_s16', pretrained=True), or a file, a directory or an address"
-            )
-        row = names.find(name)
-        return row.architecture, row.name
-    if isinstance(name, str) and not pretrained:
-        _check_name(name)
-    # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
-    if isinstance(name, str) and names.means_weights(name):
-        row = names.find(name)
-        return row.architecture, (row.name if pretrained is None else pretrained or None)
-    return name, pretrained or (None if pretrained is False else pretrained)
-
-
-def _check_name(name: str) -> None:
-    """UserError for a path, and for another package's name without its weights."""
-    if names.architecture_of(name) is not None:
-        return
-    if Path(name).expanduser().exists():
+    """Architecture and weights that a name and `pretrained` mean together. UserError for a path in
+    place of a name, and for another package's name without its weights."""
+    weights = None if pretrained is False or pretrained is True else pretrained
+    if name is None:
+        if pretrained is not True:
+            return None, weights
+        raise UserError(
+            "pretrained=True means the published weights of a model's name; give one, such as "
+            "create_model('vit_s16', pretrained=True), or a file, a directory or an address"
+        )
+    unknown = not pretrained and names.architecture_of(name) is None
+    if unknown and Path(name).expanduser().exists():
         raise UserError(f"{name} is a path: create_model(pretrained={name!r}) loads it")
-    row = None if names.means_weights(name) else names.exact(name)
-    if row is not None:
+    # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
+    if pretrained is True or names.means_weights(name):
+        row = names.find(name)
+        return row.architecture, weights if pretrained is False else weights or row.name
+    if unknown and (row := names.exact(name)) is not None:
         raise UserError(
             f"{name!r} is the name of weights: create_model({name!r}, pretrained=True) loads them; "
             f"random ones of the architecture: create_model({row.architecture!r})"
         )
+    return name, weights
 
 
 def load_pretrained(
@@ -115,7 +107,7 @@ def load_pretrained(
     classes: Sequence[str] | None = None,
     head: HeadRows = "fit",
     published_size: bool = True,
-    weights: Literal["raw", "average"] | None = None,
+    weights: WeightSet | None = None,
     **overrides: Any,
 ) -> tuple[Model, LoadReport]:
     """A model with the weights of a file, in float32, and the account of the load.
@@ -132,7 +124,7 @@ def load_pretrained(
     UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
     check_names(classes)
-    recognised, row = _open(pretrained, image_size, overrides | {"weights": weights})
+    recognised, row = _open(pretrained, image_size, overrides, weights)
     if row is not None and published_size and recognised.config.size != row.size:
         image_size = image_size or row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
@@ -183,14 +175,16 @@ def _single(tensor: Tensor) -> Tensor:
     return tensor.float().contiguous()
 
 
-def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
+def inspect_pretrained(
+    pretrained: str | Path, *, weights: WeightSet | None = None, **facts: Any
+) -> Recognised:
     """Architecture, classes, preprocessing and `extra` of a file; no tensor is read.
 
     `facts`: fields of the configuration that the file does not record, such as num_heads.
     """
-    given = {name: value for name, value in facts.items() if value is not None}
-    size = given.pop("image_size", None)
-    recognised, row = _open(pretrained, size, given)
+    facts = {name: value for name, value in facts.items() if value is not None}
+    size = facts.pop("image_size", None)
+    recognised, row = _open(pretrained, size, facts, weights)
     config = recognised.config
     if row is not None:
         config = replace(config, image_size=size or row.size)
@@ -203,7 +197,8 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
 def _open(
     pretrained: str | Path,
     image_size: int | tuple[int, int] | None,
-    overrides: dict[str, Any],
+    overrides: Mapping[str, object],
+    wanted: WeightSet | None,
 ) -> tuple[Recognised, NamedWeights | None]:
     """The file of a name, an address or a path; with the row of published weights for a name."""
     hints = dict(overrides)
@@ -212,19 +207,18 @@ def _open(
     path, row = names.locate(pretrained)
     if row is not None:
         hints = row.facts | hints
-    asked = hints.pop("weights", None)
-    file = open_weights(path, hints, asked)
+    file = open_weights(path, hints, wanted)
     recognised = recognise(file)
     recognised.unexpected = sorted(
         file.shapes.keys() - recognised.used - recognised.left_out.keys()
     )
     recognised.left_out |= file.left_out
-    if file.average or (recognised.average and file.vit is not None):
+    if file.average:
         recognised.average = True
         recognised.notes.append("these weights are the running average of the training's")
-    kind = "average" if recognised.average else "raw"
-    if asked not in (None, kind):
-        raise UserError(f"{path} has no {KINDS[asked]}: its only ones are the {KINDS[kind]}")
+    kind: WeightSet = "average" if recognised.average else "raw"
+    if wanted not in (None, kind):
+        raise UserError(f"{path} has no {SETS[wanted]}: its only ones are the {SETS[kind]}")
     if row is not None:
         _check_architecture(recognised, row.architecture, path)
         if row.outputs and recognised.config.num_classes != row.outputs:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,11 +31,31 @@ _DTYPES = {
 }
 
 
+class Shape(Protocol):
+    """Shape of a tensor that is not read."""
+
+    def get_shape(self) -> list[int]: ...
+
+
+class Safetensors(Protocol):
+    """A file that `safetensors.safe_open` has opened; the library has no types."""
+
+    def keys(self) -> list[str]: ...
+    def metadata(self) -> dict[str, str] | None: ...
+    def get_tensor(self, name: str) -> Tensor: ...
+    def get_slice(self, name: str) -> Shape: ...
+
+
+def opened(path: Path) -> Safetensors:
+    """A safetensors file; its tensors are mapped into memory."""
+    return safe_open(str(path), framework="pt")
+
+
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Writes tensors one by one; every process calls it for shards. `metadata`: __metadata__."""
     # The widest first, so that every tensor is aligned; as the safetensors package orders them.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {"__metadata__": metadata}
+    header: dict[str, object] = {"__metadata__": metadata}
     end = 0
     for name in names:
         start, end = end, end + tensors[name].numel() * tensors[name].element_size()
@@ -54,7 +74,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[
             stream.write(memory_of(tensor))
 
 
-def write_torch(path: Path, content: dict[str, Any]) -> None:
+def write_torch(path: Path, content: Mapping[str, object]) -> None:
     """A file of torch.save, whole or not at all. OSError, with the path, on a full disk."""
     try:
         with atomic(path) as temporary, temporary.open("wb") as file:
@@ -67,14 +87,21 @@ def write_torch(path: Path, content: dict[str, Any]) -> None:
         raise
 
 
-def is_sharded(tensor: Any) -> bool:
-    """True for a DTensor, whose import takes time that other runs need not spend."""
-    return hasattr(tensor, "full_tensor")
+@runtime_checkable
+class Sharded(Protocol):
+    """A DTensor, whose import takes time that other runs need not spend."""
+
+    def full_tensor(self) -> Tensor: ...
+
+
+def is_sharded(tensor: object) -> bool:
+    """True for a DTensor."""
+    return isinstance(tensor, Sharded)
 
 
 def full(tensor: Tensor) -> Tensor:
-    """All rows, on the device of those of this process; every process must call it."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor  # pyright: ignore
+    """The tensor with all rows, on the device of those of this process; every process calls it."""
+    return tensor.full_tensor() if isinstance(tensor, Sharded) else tensor
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
@@ -82,9 +109,8 @@ def on_cpu(tensor: Tensor) -> Tensor:
     return full(tensor).detach().cpu().contiguous()
 
 
-def memory_of(tensor: Tensor) -> Any:
+def memory_of(tensor: Tensor) -> "ctypes.Array[ctypes.c_char] | bytes":
     """The bytes of a contiguous CPU tensor, as a buffer over its own memory, which it must keep."""
-    assert tensor.is_contiguous() and tensor.device.type == "cpu"
     if not tensor.numel():
         return b""
     return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
@@ -110,9 +136,9 @@ def write_sealed(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
 def read_sealed(file: Path) -> tuple[dict[str, Tensor], str]:
     """Tensors, on the CPU, and the text. ValueError if the file is missing or damaged."""
     try:
-        with safe_open(str(file), framework="pt") as content:
-            metadata = content.metadata() or {}
-            tensors = {name: content.get_tensor(name) for name in content.keys()}
+        content = opened(file)
+        metadata = content.metadata() or {}
+        tensors = {name: content.get_tensor(name) for name in content.keys()}
         if metadata["sha256"] == _seal(tensors, text := metadata["vit"]):
             return tensors, text
     except (SafetensorError, OSError, KeyError) as error:

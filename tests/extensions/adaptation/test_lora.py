@@ -12,7 +12,7 @@ from tests.grouped import image_classifier, tuned
 from vit.errors import UserError
 from vit.extensions.adaptation.lora import LoRA, LoraLinear, add_lora, merge_lora
 from vit.extensions.recipes.ema import EMA
-from vit.models.config import Rotary, ViTConfig
+from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 from vit.weights.pretrained import create_model, load_pretrained
 
@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
 DINOV3: dict[str, Any] = {
     "pos_embed": "none",
     "num_registers": 2,
-    "rotary": Rotary(),
+    "rotary": {},
     "image_size": 8,
 }
 

@@ -33,13 +33,6 @@ def test_the_probe_is_cross_attention_on_normalised_patches(training: bool) -> N
     torch.testing.assert_close(probe.norm.running_var, norm.running_var)
 
 
-def test_every_parameter_gets_a_gradient() -> None:
-    probe = AttentiveProbe(8, 3, num_heads=2)
-    probe(torch.randn(2, 5, 8)).square().sum().backward()
-    for name, parameter in probe.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-
-
 def found_by_one_patch(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The class is in one patch, at a place of its own in each image; its mark is constant. The
     mean of the patches hides it under the noise of the others."""
@@ -52,13 +45,12 @@ def found_by_one_patch(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_patch_that_stands_out_is_found_and_its_mean_is_not() -> None:
-    train, val, test = (found_by_one_patch(count, i) for i, count in enumerate((600, 100, 300)))
-    result = attentive_accuracy(train, test, 3, 2, val=val, epochs=100)
+    train, val, test = (found_by_one_patch(count, i) for i, count in enumerate((400, 100, 200)))
+    result = attentive_accuracy(train, test, 3, 2, val=val, epochs=60)
     assert list(result.sweep) == list(RATES)
     assert result.sweep[result.chosen] == max(result.sweep.values())
     means: Any = [(patches.astype(float).mean(1), y) for patches, y in (train, test, val)]
     assert result.accuracy > probe_accuracy(*means[:2], 3, val=means[2], num_c=4).accuracy
-    assert attentive_accuracy(train, test, 3, 2, val=val, epochs=100) == result
 
 
 def test_the_fit_is_that_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:

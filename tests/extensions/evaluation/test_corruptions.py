@@ -291,7 +291,7 @@ def test_a_picture_is_a_function_of_seed_image_kind_and_strength(kind: str) -> N
     assert (again == other).all() == (draw(key="a", seed=2) == again).all() == fixed
 
 
-@pytest.mark.parametrize("size", [(8, 8), (20, 33), (96, 64), (129, 180)])
+@pytest.mark.parametrize("size", [(8, 8), (129, 150)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_of_any_shape_are_corrupted(kind: str, size: tuple[int, int]) -> None:
     image = photo(8, 180)[: size[0], : size[1]]

@@ -172,11 +172,6 @@ def test_logits_follow_other_names_of_imagenets_classes(
         assert done.status == 2 and "'my 0', 'my 1', 'my 2' and 997 more, are not" in done.err
 
 
-def test_no_set_needs_another(vit: Vit, sets: Sets) -> None:
-    for name in sets.files:
-        assert rows(vit, sets.model, f"--{name}", sets.root / name) == sets.expected(name)
-
-
 def test_the_temperature_of_val_is_used_for_the_others(vit: Vit, sets: Sets) -> None:
     document = json.loads(
         vit("imagenet", sets.model, *options(sets), "--temperature", "--json").out

@@ -46,12 +46,6 @@ def test_chunks_change_nothing(num_queries: int, num_candidates: int) -> None:
     assert torch.equal(whole[1], parts[1])
 
 
-def test_many_queries_are_voted_on_in_pieces() -> None:
-    many, truth = np.tile(QUERIES, (20, 1)), np.tile(TRUTH, 20)
-    accuracy = knn_accuracy((TRAIN, LABELS), (many, truth), 5, ks=(10,))
-    assert accuracy == knn_accuracy((TRAIN, LABELS), (QUERIES, TRUTH), 5, ks=(10,))
-
-
 @pytest.mark.parametrize(("k", "temperature"), [(0, 0.07), (91, 0.07), (1, 0)])
 def test_impossible_numbers_are_refused(k: int, temperature: float) -> None:
     message = f"k={k} is not between 1 and the 90" if temperature else "temperature=0"

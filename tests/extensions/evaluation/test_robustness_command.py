@@ -45,15 +45,24 @@ def model(tmp_path: Path) -> Path:
     return saved(tmp_path / "model")
 
 
+@pytest.fixture
+def few(photos: Path) -> Path:
+    """Nine of the pictures."""
+    for path in photos.glob("*/*.jpg"):
+        if int(path.stem) > 2:
+            path.unlink()
+    return photos
+
+
 def test_errors_of_generated_pictures_are_those_of_each_picture_alone(
-    vit: Vit, model: Path, photos: Path
+    vit: Vit, model: Path, few: Path
 ) -> None:
-    found = document(vit, model, "--data", photos)
+    found = document(vit, model, "--data", few)
     steps = load(model).preprocess
-    paths = sorted(photos.glob("*/*.jpg"))
+    paths = sorted(few.glob("*/*.jpg"))
     labels = [CLASSES.index(path.parent.name) for path in paths]
     clean = [steps(Image.open(path)).permute(1, 2, 0).numpy() for path in paths]
-    assert found["images"] == 36 and found["clean_error"] == error(answers(model, clean), labels)
+    assert found["images"] == 9 and found["clean_error"] == error(answers(model, clean), labels)
     assert [row["kind"] for row in found["rows"]] == [*KINDS]
     for row in found["rows"]:
         assert [*row["errors"]] == ["1", "2", "3", "4", "5"]
@@ -69,23 +78,23 @@ def test_errors_of_generated_pictures_are_those_of_each_picture_alone(
 
 
 def test_batches_do_not_change_errors_and_broken_images_are_skipped(
-    vit: Vit, model: Path, photos: Path
+    vit: Vit, model: Path, few: Path
 ) -> None:
-    args = (model, "--data", photos, "--limit", 10)
+    args = (model, "--data", few, "--limit", 5)
     assert document(vit, *args) == document(vit, *args, "--batch-size", 3)
-    first = sorted(photos.glob("*/*.jpg"))[0]
+    first = sorted(few.glob("*/*.jpg"))[0]
     first.write_bytes(b"no picture")
-    refused = vit("robustness", model, "--data", photos, *FAST)
+    refused = vit("robustness", model, "--data", few, *FAST)
     assert refused.status == 2 and first.name in refused.err.splitlines()[-1]
-    assert document(vit, model, "--data", photos, "--on-error", "skip")["images"] == 35
-    for path in photos.glob("*/*.jpg"):
+    assert document(vit, model, "--data", few, "--on-error", "skip")["images"] == 8
+    for path in few.glob("*/*.jpg"):
         path.write_bytes(b"no picture")
-    none = vit("robustness", model, "--data", photos, *FAST, "--on-error", "skip")
-    assert none.status == 2 and "none of the 36 images" in none.err.splitlines()[-1]
+    none = vit("robustness", model, "--data", few, *FAST, "--on-error", "skip")
+    assert none.status == 2 and "none of the 9 images" in none.err.splitlines()[-1]
 
 
 def test_another_model_is_the_unit_whatever_the_order_of_its_classes(
-    vit: Vit, model: Path, photos: Path, tmp_path: Path
+    vit: Vit, model: Path, few: Path, tmp_path: Path
 ) -> None:
     order = [2, 0, 1]
     network: Any = load(model).model
@@ -95,9 +104,9 @@ def test_another_model_is_the_unit_whatever_the_order_of_its_classes(
     steps = load(model).preprocess.to_dict()
     mixed, classes = tmp_path / "mixed", [CLASSES[k] for k in order]
     save_native(mixed, network, classes=classes, preprocess=steps, extra={})
-    args = ("--data", photos, "--limit", 20)
+    args = ("--data", few, "--limit", 6)
     found = document(vit, model, *args, "--relative-to", mixed)
-    assert found["images"] == 20 and found["relative_to"] == str(mixed)
+    assert found["images"] == 6 and found["relative_to"] == str(mixed)
     assert [row["kind"] for row in found["rows"]] == [*KINDS]
     assert {row["ce"] for row in found["rows"]} == {1.0} and found["mce"] == 1
     table = vit("robustness", model, *args, *FAST, "--relative-to", mixed).out
@@ -109,14 +118,14 @@ def test_another_model_is_the_unit_whatever_the_order_of_its_classes(
 
 def test_the_test_images_of_a_data_set_by_name_are_corrupted(vit: Vit, tmp_path: Path) -> None:
     digits = saved(tmp_path / "model", [str(k) for k in range(9, -1, -1)])
-    found = document(vit, digits, "--data", "digits", "--seed", 7, "--limit", 40)
+    found = document(vit, digits, "--data", "digits", "--seed", 7, "--limit", 10)
     images = package.ImageData(dataset="digits").image_set("test")
-    places, steps = evaluated(len(images), 40, 0), load(digits).preprocess
+    places, steps = evaluated(len(images), 10, 0), load(digits).preprocess
     pictures = [steps(open_image(images.items[place])) for place in places]
     clean = answers(digits, [picture.permute(1, 2, 0).numpy() for picture in pictures])
     labels = [9 - images.labels[place] for place in places]  # the outputs are in reverse order
     assert found["clean_error"] == error(clean, labels)
-    assert (found["images"], found["seed"]) == (40, 7)
+    assert (found["images"], found["seed"]) == (10, 7)
 
 
 def imagenet_c(root: Path, deeper: str = "") -> dict[tuple[str, int], list[tuple[int, np.ndarray]]]:
@@ -133,11 +142,10 @@ def imagenet_c(root: Path, deeper: str = "") -> dict[tuple[str, int], list[tuple
     return drawn
 
 
-@pytest.mark.parametrize("deeper", ["", "weather"])
 def test_imagenet_c_is_read_from_its_folders_and_measured_by_alexnet(
-    vit: Vit, model: Path, tmp_path: Path, deeper: str, monkeypatch: pytest.MonkeyPatch
+    vit: Vit, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = imagenet_c(tmp_path / "c", deeper)
+    drawn = imagenet_c(tmp_path / "c", "weather")
     other = document(vit, model, "--data", tmp_path / "c")
     assert other["relative_to"] is None and "mce" not in other  # AlexNet had 1,000 classes
     for module in ("imagenet_variants", "robustness"):
@@ -161,24 +169,21 @@ def test_imagenet_c_is_read_from_its_folders_and_measured_by_alexnet(
     assert found["mce"] == pytest.approx(np.mean([row["ce"] for row in found["rows"]]))
 
 
-def test_a_part_of_imagenet_c_is_measured(vit: Vit, model: Path, tmp_path: Path) -> None:
+def test_a_part_of_imagenet_c_is_measured_and_levels_that_lack_images_are_refused(
+    vit: Vit, model: Path, tmp_path: Path
+) -> None:
     imagenet_c(tmp_path / "c")
-    for kind in [*KINDS][2:]:
+    for kind in {*KINDS} - {"fog", "frost"}:
         shutil.rmtree(tmp_path / "c" / kind)
     done = vit("robustness", model, "--data", tmp_path / "c", *FAST)
     assert done.status == 0 and "mean of 2 kinds" in done.out
-
-
-@pytest.mark.parametrize("lacking", ["fog/4/blue/0.png", "fog/1"])
-def test_levels_that_lack_images_are_refused_at_once(
-    vit: Vit, model: Path, tmp_path: Path, lacking: str
-) -> None:
-    imagenet_c(tmp_path / "c")
-    place = next((tmp_path / "c").glob(lacking.replace("blue/0", "*/0")))
-    place.unlink() if place.is_file() else shutil.rmtree(place)
+    next((tmp_path / "c").glob("fog/4/*/0.png")).unlink()
     done = vit("robustness", model, "--data", tmp_path / "c", *FAST)
     assert done.status == 2 and "wrong" not in done.err
-    assert any(text in done.err.splitlines()[-1] for text in ("fog 4 has 5 images", "fog/1"))
+    assert "fog 4 has 5 images" in done.err.splitlines()[-1]
+    shutil.rmtree(tmp_path / "c" / "fog" / "1")
+    done = vit("robustness", model, "--data", tmp_path / "c", *FAST)
+    assert done.status == 2 and "fog/1" in done.err.splitlines()[-1]
 
 
 def cifar_c(root: Path, labels: list[int]) -> np.ndarray:
@@ -219,9 +224,8 @@ def test_mistakes_are_one_line(vit: Vit, model: Path, photos: Path, tmp_path: Pa
     cifar_c(tmp_path / "many", [0, 1, 2, 3])
     cifar_c(tmp_path / "short", [0, 1, 2])
     np.save(tmp_path / "short" / "fog.npy", np.zeros((14, 32, 32), np.uint8))
-    for name, labels in (("negative", [-1, 1, 2]), ("few", [0, 1]), ("words", ["a", "b"])):
-        cifar_c(tmp_path / name, [0] * len(labels))
-        np.save(tmp_path / name / "labels.npy", np.array(labels * 5))
+    cifar_c(tmp_path / "negative", [0] * 3)
+    np.save(tmp_path / "negative" / "labels.npy", np.array([-1, 1, 2] * 5))
     cifar_c(tmp_path / "objects", [0, 1, 2])
     np.save(tmp_path / "objects" / "fog.npy", np.array([{}]), allow_pickle=True)
     network: Any = package.create_model("vit_ti16", num_classes=3, image_size=16, in_channels=1)
@@ -233,15 +237,12 @@ def test_mistakes_are_one_line(vit: Vit, model: Path, photos: Path, tmp_path: Pa
         ((model, "--data", photos, "--limit", 0), "is not a whole number of at least 1"),
         ((model, "--data", photos, "--no-cache"), "unrecognized arguments: --no-cache"),
         ((model, "--data", tmp_path / "c", "--seed", 1), "--seed is for generated pictures"),
-        ((model, "--data", f"{photos},{photos}"), "--data has 'my photos' twice"),
         ((model, "--data", tmp_path / "none"), "no data set has this name"),
         ((other, "--data", photos), "has classes that the model lacks"),
         ((model, "--data", photos, "--relative-to", other), "classes that the model lacks: 'blue'"),
         ((other, "--data", tmp_path / "c"), "has classes that the model lacks"),
         ((model, "--data", tmp_path / "many"), "labels from 0 to 3, and the model 3 classes"),
         ((model, "--data", tmp_path / "negative"), "labels from -1 to 2, and the model 3 classes"),
-        ((model, "--data", tmp_path / "few"), "labels from 0 to 1, and the model 3 classes"),
-        ((model, "--data", tmp_path / "words"), "cannot read fog.npy and labels.npy"),
         ((model, "--data", tmp_path / "short"), "cannot read fog.npy and labels.npy"),
         ((model, "--data", tmp_path / "objects"), "cannot read fog.npy and labels.npy"),
         ((gray, "--data", photos), "takes other channels than RGB"),

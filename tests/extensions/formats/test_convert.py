@@ -14,23 +14,25 @@ from safetensors.torch import load_file
 from torch import nn
 
 import vit
+from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
-from tests.weights.checkpoint_peers import assert_same, outputs
 from vit.cli.main import main
 from vit.errors import UserError
 from vit.extensions.formats.cli_convert import run
-from vit.extensions.formats.convert import compare, convert
+from vit.extensions.formats.convert import compare, convert, writable_formats
+from vit.extensions.formats.exporting import Export, Writable
 from vit.extensions.formats.layout import Rule, bound
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 from vit.preprocessing import Preprocess
-from vit.tables import TABLES, resolve
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
-from vit.weights.native import save_native
+from vit.tables import TABLES
+from vit.weights.formats import Recognised
+from vit.weights.native import NativeInfo, save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.weight_file import WeightFile
 
-FORMATS = {name: resolve(row) for name, row in TABLES["formats"].items()}
+FORMATS = writable_formats()
+SUFFIXES = {"native": "", **{name: each.suffix for name, each in FORMATS.items()}}
 SIZES: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
@@ -115,7 +117,7 @@ def native(config: ModelConfig, directory: Path) -> nn.Module:
 
 
 def exported(config: ModelConfig, to: str, tmp_path: Path) -> tuple[nn.Module, Path]:
-    model, target = native(config, tmp_path / "native"), tmp_path / f"out{FORMATS[to].suffix}"
+    model, target = native(config, tmp_path / "native"), tmp_path / f"out{SUFFIXES[to]}"
     convert(tmp_path / "native", target, to)
     return model, target
 
@@ -200,7 +202,7 @@ def test_torchvision_loads_what_is_exported_for_it(kind: str, tmp_path: Path) ->
     ("to", "options", "named"),
     [
         ("torchvision", {"pool": "gap"}, "pool='gap'"),
-        ("torchvision", {"rotary": Rotary()}, "rotary="),
+        ("torchvision", {"rotary": {}}, "rotary="),
         ("huggingface", {"num_registers": 2}, "num_registers=2"),
         ("google", {"distillation_token": True}, "distillation_token=True"),
         ("timm", {"representation_size": 8}, "representation_size=8"),
@@ -212,7 +214,7 @@ def test_what_a_library_cannot_hold_is_refused_by_name(
 ) -> None:
     with pytest.raises(UserError, match=named):
         exported(ViTConfig(**SIZES, **options), to, tmp_path)
-    assert not (tmp_path / f"out{FORMATS[to].suffix}").exists()
+    assert not (tmp_path / f"out{SUFFIXES[to]}").exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,14 +238,14 @@ PLAIN = [
 def test_a_feature_that_a_format_does_not_express_is_refused_by_default(
     to: str, options: dict[str, Any]
 ) -> None:
-    assert {name for name, _ in PLAIN} == set(FORMATS) - {"native"}
+    assert {name for name, _ in PLAIN} == set(FORMATS)
     state = build_model(ViTConfig(**options)).state_dict()
     FORMATS[to]().write(Newer(**options), state, NativeInfo())
     with pytest.raises(UserError, match=r"has no spiral=True; (try|keep it) --to"):
         FORMATS[to]().write(Newer(**options, spiral=True), state, NativeInfo())
 
 
-class Toy(Format):
+class Toy(Writable):
     """timm's names behind a prefix."""
 
     suffix = ".toy"
@@ -290,8 +292,8 @@ def test_the_help_says_what_each_format_writes(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         run(["--help"])
     directories, _, files = capsys.readouterr().out.rstrip().rpartition("write a directory")
-    for name, each in FORMATS.items():
-        assert f"{name} a {each.suffix} file" in files if each.suffix else name in directories
+    for name, suffix in SUFFIXES.items():
+        assert f"{name} a {suffix} file" in files if suffix else name in directories
 
 
 def test_other_arithmetic_is_said(tmp_path: Path) -> None:
@@ -407,7 +409,7 @@ def test_nothing_is_overwritten_without_the_option(
 ) -> None:
     kind = dict(CASES).get(to, TO_GOOGLE)["vit"]
     native(kind, tmp_path / "a")
-    target = tmp_path / ("out" + FORMATS[to].suffix)
+    target = tmp_path / ("out" + SUFFIXES[to])
     arguments = ["convert", str(tmp_path / "a"), str(target), "--to", to]
     assert main(arguments) == 0
     before = {path: path.read_bytes() for path in [target, *target.glob("*")] if path.is_file()}

@@ -9,8 +9,8 @@ import torch
 
 import vit as package
 from tests.command import Vit
+from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
-from tests.weights.checkpoint_peers import assert_same, outputs
 from vit.weights.pretrained import load_pretrained
 
 SMALL: dict[str, Any] = {"depth": 1, "width": 64, "num_heads": 2, "mlp_dim": 96, "num_classes": 3}

@@ -4,6 +4,7 @@ Every parameter has a random value. Sizes: other aspects than the usual one, and
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.models.small_models import filled
 from vit.errors import UserError
 from vit.extensions import inspection
 from vit.extensions.formats.convert import convert
-from vit.models.config import Rotary
+from vit.extensions.formats.rotary import Rotary
 from vit.models.vision_transformer import VisionTransformer
 from vit.weights.pretrained import create_model, load_pretrained
 
@@ -67,8 +68,8 @@ def timms(folder: Path, name: str, arguments: dict[str, Any]) -> nn.Module:
 def test_timms_files_in_and_out(name: str, arguments: dict[str, Any], tmp_path: Path) -> None:
     peer: Any = timms(tmp_path / "in", name, arguments)
     ours = loaded(tmp_path / "in")
-    assert ours.config.rotary is not None and not ours.config.rotary.key_bias
-    assert ours.config.rotary.rescale == arguments.get("rope_rescale_coords")
+    assert ours.config.rotary is not None and not ours.config.rotary["key_bias"]
+    assert ours.config.rotary["rescale"] == arguments.get("rope_rescale_coords")
     convert(tmp_path / "in", tmp_path / "out", "timm")
     back: Any = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
     with torch.no_grad():
@@ -94,13 +95,13 @@ def test_transformers_files_in_and_out(kind: str, tmp_path: Path) -> None:
     expected = Rotary(
         key_bias=kind == "with key bias", rescale=None if kind == "without biases" else 2.0
     )
-    assert ours.config.rotary == expected
+    assert ours.config.rotary == asdict(expected)
     assert ours.preprocess is not None and ours.preprocess["mean"] == [0.485, 0.456, 0.406]
     assert (ours.preprocess["resize"], ours.preprocess["image_size"]) == ("squash", [224, 224])
     convert(tmp_path / "in", tmp_path / "out", "huggingface")
     back = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
     torch.save(peer.state_dict(), tmp_path / "state.pth")
-    bare = loaded(tmp_path / "state.pth", num_heads=2, rotary=expected, layer_scale=1.0)
+    bare = loaded(tmp_path / "state.pth", num_heads=2, rotary=asdict(expected), layer_scale=1.0)
     with torch.no_grad():
         for size in SIZES:
             x = images(size)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.weights.loopback import Handler, Server, url
+from tests.extensions.formats.loopback import Handler, Server, url
 from vit import console
 from vit.cache import cache_directory
 from vit.cli.main import main

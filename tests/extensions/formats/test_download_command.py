@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Vit
-from tests.weights.mirror import BACKBONE, CLASSIFIER, IN21K, Mirror, mirrored
+from tests.extensions.formats.mirror import BACKBONE, CLASSIFIER, IN21K, Mirror, mirrored
 from vit.extensions.formats.published import table
 
 

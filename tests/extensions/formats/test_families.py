@@ -1,19 +1,22 @@
 """Every family of ViTs is equal to its home or refused in one line; none loads and differs.
 
-The cases are those of benchmarks/families.py: models of timm and transformers at depth 1 or 2 with
-random values in every parameter.
+The cases are those of benchmarks/parity/families.py: models of timm and transformers at depth 1 or
+2 with random values in every parameter.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.lib import family_cases
+from benchmarks.lib.pages import ROOT, load
+from benchmarks.parity import families
 from vit.errors import UserError
 from vit.extensions.formats import timm_families
 from vit.models.config import ViTConfig
@@ -36,19 +39,19 @@ def described(**config: Any) -> Any:
     return SimpleNamespace(config=config, hints={}, path="FILE")
 
 
-@pytest.fixture
-def families(load_benchmark: Callable[[str], ModuleType]) -> Iterator[ModuleType]:
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with torch.no_grad():
-        yield load_benchmark("families")
+        yield
 
 
-def committed(families: ModuleType) -> list[dict[str, Any]]:
+def committed() -> list[dict[str, Any]]:
     """Rows of the table that was measured last."""
-    return json.loads((families.ROOT / "benchmarks/results/families.json").read_text())["rows"]
+    return load("results/families")["rows"]
 
 
 def identity(model: str, arguments: dict[str, Any], layout: str) -> str:
@@ -57,13 +60,13 @@ def identity(model: str, arguments: dict[str, Any], layout: str) -> str:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_family_is_equal_or_refused_in_one_line(families: ModuleType, chunk: int) -> None:
+def test_a_family_is_equal_or_refused_in_one_line(chunk: int) -> None:
     equal = {
         identity(row["model"], row["arguments"], row["layout"])
-        for row in committed(families)
+        for row in committed()
         if row["answer"] == "equal"
     }
-    cases = [*families.timm_cases(others=False), *families.transformers_cases()]
+    cases = [*family_cases.timm_cases(others=False), *family_cases.transformers_cases()]
     answers = set()
     for case in cases[chunk::CHUNKS]:
         for row in families.measure(case, layouts=LAYOUTS, moving=False):
@@ -82,25 +85,25 @@ def test_a_family_is_equal_or_refused_in_one_line(families: ModuleType, chunk: i
     assert {"equal", "refused"} <= answers
 
 
-def test_the_committed_table_has_no_model_that_loads_and_differs(families: ModuleType) -> None:
+def test_the_committed_table_has_no_model_that_loads_and_differs() -> None:
     """And the weights of each equal model are such that every part of it counts."""
-    rows = committed(families)
+    rows = committed()
     answers = Counter(row["answer"] for row in rows)
     assert answers.keys() == {"equal", "refused", "assumed"} and answers["equal"] > 150
     assert not [row for row in rows if row["answer"] == "assumed" and row["layout"] == "library"]
     moved = [row["least_moved"] for row in rows if row["least_moved"] is not None]
     assert len(moved) > 100 and min(moved) > families.MOVES
-    assert (families.ROOT / "docs/families.md").read_text().count("| refused") > 100
+    assert (ROOT / "docs/families.md").read_text().count("| refused") > 100
 
 
-def one_case(families: ModuleType, model: str) -> Any:
-    return next(case for case in families.timm_cases() if case.model == model)
+def one_case(model: str) -> Any:
+    return next(case for case in family_cases.timm_cases() if case.model == model)
 
 
-def test_the_list_has_the_arguments_that_timm_builds_with(families: ModuleType) -> None:
+def test_the_list_has_the_arguments_that_timm_builds_with() -> None:
     accepted = 0
-    for name in families.timm_names():
-        arguments = dict(families.timm_arguments(name))
+    for name in family_cases.timm_names():
+        arguments = dict(family_cases.timm_arguments(name))
         if arguments["cls"] == "ResNetV2":
             assert timm_families.is_bit(name) == name.endswith("_bit")
             continue
@@ -152,16 +155,14 @@ def test_names_of_older_versions_are_understood() -> None:
             assert timm_families.architecture_of(described(architecture=old)) == stem
 
 
-def saved(families: ModuleType, model: str, folder: Path, layout: str) -> Path:
-    case = one_case(families, model)
+def saved(model: str, folder: Path, layout: str) -> Path:
+    case = one_case(model)
     return families.saved(case, families.scatter(case.build()), layout, folder)
 
 
-def test_a_description_without_arguments_is_decided_by_the_architecture(
-    families: ModuleType, tmp_path: Path
-) -> None:
+def test_a_description_without_arguments_is_decided_by_the_architecture(tmp_path: Path) -> None:
     """As older versions of timm wrote it, with a tag in the name."""
-    path = saved(families, "vit_so400m_patch14_siglip_gap_224", tmp_path, "library")
+    path = saved("vit_so400m_patch14_siglip_gap_224", tmp_path, "library")
     description = {"architecture": "vit_so400m_patch14_siglip_gap_224.webli"}
     (tmp_path / "config.json").write_text(json.dumps(description))
     config = inspect_pretrained(path).config
@@ -172,8 +173,8 @@ def test_a_description_without_arguments_is_decided_by_the_architecture(
     assert isinstance(config, ViTConfig) and config.activation == "gelu_tanh"
 
 
-def test_an_unknown_architecture_is_refused_by_name(families: ModuleType, tmp_path: Path) -> None:
-    path = saved(families, "deit_tiny_patch16_224", tmp_path, "library")
+def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    path = saved("deit_tiny_patch16_224", tmp_path, "library")
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_next_patch16_224"}))
     with pytest.raises(UserError, match="vit_next_patch16_224 is no model that is known"):
         create_model(pretrained=path)
@@ -191,9 +192,9 @@ def test_an_unknown_architecture_is_refused_by_name(families: ModuleType, tmp_pa
     ],
 )
 def test_an_argument_that_changes_logits_is_refused_by_name(
-    families: ModuleType, argument: str, value: object, tmp_path: Path
+    argument: str, value: object, tmp_path: Path
 ) -> None:
-    path = saved(families, "deit_tiny_patch16_224", tmp_path, "library")
+    path = saved("deit_tiny_patch16_224", tmp_path, "library")
     arguments = {"global_pool": "avg", argument: value}
     description = {"architecture": "deit_tiny_patch16_224", "model_args": arguments}
     (tmp_path / "config.json").write_text(json.dumps(description))

@@ -11,8 +11,8 @@ from PIL import Image
 
 import vit
 from tests.extensions.formats.conftest import TINY
+from tests.extensions.formats.loopback import COMMIT, Server, url
 from tests.models.small_models import filled
-from tests.weights.loopback import COMMIT, Server, url
 from vit.errors import UserError
 from vit.extensions.formats.hub import fetch
 from vit.models.zoo import build_model

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
-from tests.weights.checkpoint_peers import assert_same, outputs
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.weights.pretrained import inspect_pretrained, load_pretrained

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vit
-from tests.weights.mirror import (
+from tests.extensions.formats.mirror import (
     BACKBONE,
     CLASSIFIER,
     IN21K,

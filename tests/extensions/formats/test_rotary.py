@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.models.small_models import filled, random_images, relative_error, small_vit
 from vit.errors import UserError
 from vit.extensions.formats.rotary import KeylessBias
-from vit.models.config import Rotary, ViTConfig
+from vit.models.config import ViTConfig
 from vit.models.encoder import Place, rotated
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import build_model, config_from_dict
@@ -18,7 +18,7 @@ GRIDS = [(4, 4), (8, 8), (3, 7)]
 
 
 def rotary_vit(**rotary: Any) -> VisionTransformer:
-    return small_vit(pos_embed="none", num_registers=2, rotary=Rotary(**rotary))
+    return small_vit(pos_embed="none", num_registers=2, rotary=rotary)
 
 
 def tables(model: VisionTransformer, grid: tuple[int, int]) -> Tensor:
@@ -89,13 +89,13 @@ def test_the_key_bias_is_masked_and_not_trained() -> None:
 )
 def test_unknown_forms_are_refused_in_one_line(rotary: Any, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        config_from_dict({"rotary": rotary})
+        build_model(config_from_dict({"rotary": rotary, "depth": 1}))
     assert "\n" not in str(caught.value)
 
 
 def test_a_head_size_that_4_does_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match="multiple of 4; width=60 with num_heads=6 makes it 10"):
-        ViTConfig(width=60, num_heads=6, rotary=Rotary())
+        build_model(ViTConfig(width=60, num_heads=6, depth=1, rotary={}))
 
 
 def test_a_network_without_its_rotation_does_not_compute() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
-from tests.weights.checkpoint_peers import assert_same, outputs
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 
 peers = pytest.importorskip("torchvision.models.vision_transformer")

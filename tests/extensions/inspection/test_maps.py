@@ -72,15 +72,6 @@ def test_prefix_tokens_are_apart() -> None:
     close(inspection.patch_attention(model, images, (1, 2)), patch)
 
 
-@pytest.mark.parametrize("build", [small_vit, small_hybrid])
-def test_any_size_and_aspect(build: Callable[[], VisionTransformer]) -> None:
-    model, images = build(), random_images(1, 3, 32, 80)
-    grid = 32 // model.patch_size, 80 // model.patch_size
-    assert inspection.rollout(model, images).shape == (1, *grid)
-    assert inspection.class_attention(model, images).shape == (1, 1, 4, *grid)
-    assert inspection.patch_colours(model, images).shape == (1, *grid, 3)
-
-
 FUNCTIONS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "attention": lambda model, images: inspection.attention(model, images, None),
     "class_attention": inspection.class_attention,

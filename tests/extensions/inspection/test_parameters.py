@@ -33,13 +33,6 @@ def test_positions_are_compared_without_the_class_token(slot: bool) -> None:
             assert value == pytest.approx(cosine, abs=1e-5)
 
 
-def test_fixed_positions_fall_off_with_distance() -> None:
-    model = small_vit(pos_embed="sincos2d", class_token=False, pool="gap")
-    similarity = inspection.position_similarity(model)[0, 0]
-    assert similarity[0, 0] == similarity.max()
-    assert similarity[0, 0] > similarity[1, 1] > similarity[3, 3]
-
-
 def test_similarity_is_the_cosine_of_features() -> None:
     model, images = small_vit(), random_images(2, 3, 32, 48)
     [maps] = model.intermediate_layers(images, [1])

@@ -1,47 +1,35 @@
 """Autoregressive models: what each output depends on, the loss, and the prefix."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import seed_everything
 
+from tests.extensions.pretraining.conftest import TASKS, Make
 from tests.extensions.variants.test_contract import CASES, ENTRIES
 from vit.errors import UserError
 from vit.extensions.pretraining.autoregressive import Autoregressive, prefix_mask
 from vit.extensions.pretraining.masking import Corruption, patch_pixels
-from vit.preprocessing import Preprocess
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SIZES: dict[str, Any] = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-SIZES |= {"class_token": False, "pool": "gap"}
-HEAD = {"head_width": 24, "head_depth": 2}
-HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
-Make = Callable[..., Autoregressive]
+HEAD = TASKS["autoregressive"][1]
 N = 16
 GELU = "tanh"  # of vit_ti16
 
 
 @pytest.fixture
-def make() -> Make:
-    def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
-        seed_everything(init_seed, verbose=False)
-        given = {"image_size": 16, "preprocess": HALF, **HEAD, **options}
-        return Autoregressive.of(
-            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
-        )
-
-    return make
+def make(make_task: Make) -> Make:
+    return partial(make_task, "autoregressive")
 
 
 def of_prefix(model: Autoregressive, *sizes: int) -> Corruption:
     """The corruption of images with these prefixes."""
     uniforms = torch.tensor(sizes, dtype=torch.float64)[:, None, None].expand(-1, 1, N)
-    return model.objective.draw((uniforms - 0.5) / (N - 1))
+    return model.draw((uniforms - 0.5) / (N - 1))
 
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -105,7 +93,7 @@ def test_a_prefix_of_one_patch_is_causal_attention(monkeypatch: pytest.MonkeyPat
     model = make(prefix=False).double().eval()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     with torch.no_grad():
-        ours = model(images, model.objective.draw(torch.rand(2, 1, N)))
+        ours = model(images, model.draw(torch.rand(2, 1, N)))
 
         def causal(q: Any, k: Any, v: Any, bias: Any) -> torch.Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -150,7 +138,7 @@ def test_the_loss_is_that_of_a_loop(prefix: bool, norm_pix: bool, make: Make) ->
             parameter.add_(0.1 * torch.randn_like(parameter))
         mask = prefix_mask(torch.tensor(sizes), N)
         tokens = model.model.encode(*model.model.embed(images), bias=mask)
-        found = model.objective.target.loss(*model.scored(images, corruption))
+        found = model.target.loss(*model.scored(images, corruption))
     weights = {
         name: value.detach().double().numpy() for name, value in model.head.named_parameters()
     }
@@ -186,7 +174,7 @@ def test_prefixes_are_uniform_from_one_to_all_but_one_patch(make: Make) -> None:
     model = make()
     uniforms = torch.rand(15_000, 1, N, generator=torch.Generator().manual_seed(0))
     uniforms[0], uniforms[1] = 0, 1 - 2**-24  # the smallest and the largest draw
-    sizes = model.objective.draw(uniforms).chosen[:, 0]
+    sizes = model.draw(uniforms).chosen[:, 0]
     assert sizes[0] == 1 and sizes[1] == N - 1
     counts = torch.bincount(sizes)
     assert len(counts) == N and not counts[0] and (counts[1:] - 1000).abs().max() < 150
@@ -196,19 +184,6 @@ def test_prefixes_are_uniform_from_one_to_all_but_one_patch(make: Make) -> None:
     assert len({tuple(sizes[:, 0].tolist()) for sizes in drawn}) > 10  # also within a batch
 
 
-def test_recomputed_layers_give_the_same_gradients(make: Make) -> None:
-    images, gradients = torch.randn(3, 3, 16, 16), []
-    for recompute in (False, True):
-        model = make(architecture={"recompute": recompute})
-        assert model.model.activation_checkpointing == recompute
-        model.corruption = lambda _, model=model: of_prefix(model, 2, 5, 11)
-        model.training_loss((images,)).backward()
-        gradients.append({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
-    for name, gradient in gradients[0].items():
-        assert gradient.abs().sum() > 0, name
-        torch.testing.assert_close(gradients[1][name], gradient)
-
-
 def test_without_a_mask_the_encoder_is_as_before(make: Make) -> None:
     encoder = make().model.eval()
     with torch.no_grad():
@@ -216,35 +191,3 @@ def test_without_a_mask_the_encoder_is_as_before(make: Make) -> None:
         plain = encoder.encode(patches, grid)
         both_ways = encoder.encode(patches, grid, bias=prefix_mask(torch.tensor([N, N]), N))
     torch.testing.assert_close(plain, both_ways)
-
-
-def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
-    model = make()
-    model.corruption = lambda *_: of_prefix(model, 5, 12)
-    pixels = torch.randint(0, 256, (2, 3, 16, 16))
-    pictures = model.pictures((pixels.float() / 255 - 0.5) / 0.5, torch.tensor([3, 8]))
-    assert torch.equal(pictures["true"], pixels)
-    true, seen, predicted = (
-        patch_pixels(pictures[name], 4) for name in ("true", "seen", "predicted")
-    )
-    marks = patch_pixels(pictures["corrupted"], 4)
-    for i, size in enumerate((5, 12)):
-        assert torch.equal(seen[i, :size], true[i, :size]) and (seen[i, size:] == 128).all()
-        assert torch.equal(predicted[i, :size], true[i, :size])
-        assert not marks[i, :size].any() and marks[i, size:].all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"architecture": {"class_token": True}}, r"patches alone: set .*class_token: false"),
-        ({"architecture": {"num_registers": 2}}, "without registers"),
-        ({"head_width": 10}, "head_width=10 must be a multiple of 4, from 8 on"),
-        ({"head_width": 0}, "head_width=0 must be a multiple of 4, from 8 on"),
-        ({"head_depth": -1}, "head_depth=-1 must be at least 0"),
-        ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
-    with pytest.raises(UserError, match=message):
-        make(**options)

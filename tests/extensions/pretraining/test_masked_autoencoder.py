@@ -1,50 +1,38 @@
 """Masked autoencoders: equal to transformers' ViTMAE, and the encoder sees kept patches alone."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import seed_everything
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.extensions.pretraining.conftest import ARCHITECTURES, PREFIX, TASKS, Make
 from tests.extensions.pretraining.vit_mae import as_ours, peer_of
-from vit.errors import UserError
 from vit.extensions.compute.flops import convolution_backward
 from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 from vit.extensions.pretraining.masking import Corruption, from_patches, patch_pixels
 from vit.models.encoder import Place
-from vit.preprocessing import Preprocess
 from vit.weights.building import build_empty
 from vit.weights.native import save_native
 from vit.weights.pretrained import load_pretrained
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-DECODER = {"decoder_width": 24, "decoder_depth": 2, "decoder_heads": 2}
-HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
-Make = Callable[..., MaskedAutoencoder]
+DECODER = TASKS["mae"][1]
 
 
 @pytest.fixture
-def make() -> Make:
-    def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
-        seed_everything(init_seed, verbose=False)
-        given = {"image_size": 16, "preprocess": HALF, **DECODER, **options}
-        return MaskedAutoencoder.of(
-            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
-        )
-
-    return make
+def make(make_task: Make) -> Make:
+    return partial(make_task, "mae")
 
 
 def loss_of(model: MaskedAutoencoder, images: torch.Tensor, corruption: Corruption) -> torch.Tensor:
     targets = model.targets(images)
     chosen = [row[indices] for row, indices in zip(targets, corruption.chosen, strict=True)]
-    return model.objective.target.loss(model(images, corruption), torch.stack(chosen))
+    return model.target.loss(model(images, corruption), torch.stack(chosen))
 
 
 @pytest.mark.parametrize("norm_pix", [True, False])
@@ -53,7 +41,7 @@ def test_loss_mask_and_gradients_are_those_of_transformers(norm_pix: bool, make:
     model = make(norm_pix=norm_pix, architecture=shape).double()
     peer = peer_of(model)
     images, noise = torch.randn(3, 3, 16, 16).double(), torch.rand(3, 16)
-    corruption = model.objective.draw(noise[:, None])
+    corruption = model.draw(noise[:, None])
     theirs = peer(images, noise=noise)
     assert torch.equal(torch.zeros(3, 16).scatter(1, corruption.chosen, 1), theirs.mask)
     ours = loss_of(model, images, corruption)
@@ -146,44 +134,11 @@ def test_published_encoder_files_load_as_they_are(saved: str, make: Make, tmp_pa
     assert "norm" in report.left_out and tuned.pos_embed.requires_grad  # pyright: ignore
 
 
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "class token": {},
-    "mean, no class token": {"pool": "gap", "class_token": False, "pos_embed": "sincos2d"},
-    "registers, rotary": {"num_registers": 3, "pos_embed": "none", "rotary": {}},
-    "distilled": {"distillation_token": True, "layer_scale": 0.5},
-    "norm after pooling": {"norm_after_pool": True, "pool": "gap"},
-    "attention pooling": {"pool": "map", "class_token": False},
-    "variant": {"variant": {"positions": {"name": "learned2d"}}},
-    "other layers": {
-        "variant": {
-            "mlp": {"name": "geglu"},
-            "residual": {"name": "post"},
-            "norm": {"name": "rms"},
-            "stack": {"name": "shared"},
-        }
-    },
-}
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("mask_in_encoder", [False, True])
-def test_every_trained_parameter_gets_a_gradient(
-    architecture: str, mask_in_encoder: bool, make: Make
-) -> None:
-    model = make(architecture=ARCHITECTURES[architecture], mask_in_encoder=mask_in_encoder)
-    images = torch.randn(2, 3, 16, 16)
-    loss_of(model, images, model.corruption(images)).backward()
-    for name, parameter in model.named_parameters():
-        key_bias = "rotary" in architecture and name.endswith("qkv.bias")
-        if parameter.requires_grad and not key_bias:
-            assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES | PREFIX)
 def test_the_encoder_sees_kept_patches_with_their_positions_and_nothing_else(
     architecture: str, make: Make
 ) -> None:
-    encoder = make(architecture=ARCHITECTURES[architecture]).model.eval()
+    encoder = make(architecture=(ARCHITECTURES | PREFIX)[architecture]).model.eval()
     prefix = encoder.num_prefix_tokens
     with torch.no_grad():
         patches, grid = encoder.embed(torch.randn(2, 3, 16, 16))
@@ -227,27 +182,6 @@ def test_targets_have_the_mean_and_the_unbiased_variance_of_each_patch(make: Mak
     assert torch.equal(make(norm_pix=False).targets(images), patch_pixels(images, 4))
 
 
-@pytest.mark.parametrize("norm_pix", [True, False])
-def test_pictures_show_the_true_pixels_and_what_was_seen(
-    norm_pix: bool, make: Make, make_data, make_trainer, training_photos: Path
-) -> None:
-    model = make(norm_pix=norm_pix)
-    data = make_data(root=str(training_photos), image_size=16, batch_size=4).read_as(labelled=False)
-    make_trainer(limit_val_batches=1).validate(model, data, verbose=False)
-    pixels = torch.randint(0, 256, (2, 3, 16, 16))
-    images, places = (pixels.float() / 255 - 0.5) / 0.5, torch.tensor([3, 8])
-    pictures, corruption = model.pictures(images, places), model.corruption(images, places)
-    assert torch.equal(pictures["true"], pixels)
-    seen, true = patch_pixels(pictures["seen"], 4), patch_pixels(pixels, 4)
-    for i in range(2):
-        assert (seen[i, corruption.chosen[i]] == 128).all()
-        assert torch.equal(seen[i, corruption.kept[i]], true[i, corruption.kept[i]])
-    model.forward = lambda images, corruption: torch.stack(  # all that there is to know
-        [row[chosen] for row, chosen in zip(model.targets(images), corruption.chosen, strict=True)]
-    )
-    assert torch.equal(model.pictures(images, places)["predicted"], pixels)
-
-
 def full_size(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> MaskedAutoencoder:
     """At the published size, on the meta device."""
     monkeypatch.setattr("vit.weights.pretrained.build_model", build_empty)
@@ -281,22 +215,3 @@ def test_operations_with_mask_tokens_in_the_encoder_over_without(
             model.training_loss((images,)).backward()
         counts.append(counter.get_total_flops())
     assert counts[0] / counts[1] == pytest.approx(ratio, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mask_ratio": 1.0}, r"mask_ratio=1.0 must be in \(0, 1\)"),
-        ({"mask_ratio": 0.95}, "mask_ratio=0.95 leaves none of 16 patches to see; lower it"),
-        ({"mask_ratio": 1e-17}, "leaves none of 16 patches to predict; raise it"),
-        ({"decoder_heads": 5}, "the decoder .*width=24 is not a multiple of num_heads=5"),
-        ({"decoder_width": 10}, "the decoder .*width=10 must be a multiple of 4"),
-        ({"architecture": {"variant": {"positions": {"name": "alibi"}}}}, "positions at the stem"),
-        ({"architecture": {"variant": {"mixer": {"name": "window"}}}}, "without mixer"),
-        ({"architecture": {"variant": {"stack": {"name": "funnel"}}}}, "leave out .*stack"),
-        ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
-    with pytest.raises(UserError, match=message):
-        make(**options)

@@ -1,6 +1,5 @@
 """The module that pre-trains on masked patches: what it learns from, and what it leaves behind."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import seed_everything
 from PIL import Image
 
+from tests.extensions.pretraining.conftest import ARCHITECTURES, PREFIX, SIZES, Make
 from tests.grouped import image_classifier
-from vit.errors import UserError
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
 from vit.extensions.pretraining.masking import (
     Corruption,
     color_classes,
     patch_pixels,
-    rows,
     to_bytes,
 )
 from vit.preprocessing import Preprocess
@@ -29,21 +26,10 @@ from vit.weights.native import save_native
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
-Make = Callable[..., MaskedPatchPrediction]
-
 
 @pytest.fixture
-def make() -> Make:
-    def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
-        seed_everything(init_seed, verbose=False)
-        given = {"image_size": 16, "preprocess": HALF, **options}
-        return MaskedPatchPrediction.of(
-            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
-        )
-
-    return make
+def make(make_task: Make) -> Make:
+    return partial(make_task, "masked_patches")
 
 
 def fixed(chosen: list[int], source: list[int], masked: list[bool], images: int) -> Corruption:
@@ -56,16 +42,6 @@ def fixed(chosen: list[int], source: list[int], masked: list[bool], images: int)
     )
 
 
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "class token": {},
-    "mean, no class token": {"pool": "gap", "class_token": False, "pos_embed": "sincos2d"},
-    "registers": {"num_registers": 3},
-    "distilled": {"distillation_token": True},
-    "norm after pooling": {"norm_after_pool": True, "pool": "gap"},
-    "attention pooling": {"pool": "map", "class_token": False},
-}
-
-
 def perturbed(model: MaskedPatchPrediction) -> MaskedPatchPrediction:
     """Away from the zeros that heads start with."""
     with torch.no_grad():
@@ -74,9 +50,9 @@ def perturbed(model: MaskedPatchPrediction) -> MaskedPatchPrediction:
     return model
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES | PREFIX)
 def test_logits_are_those_of_the_corrupted_patch_tokens(architecture: str, make: Make) -> None:
-    model = perturbed(make(architecture=ARCHITECTURES[architecture])).eval()
+    model = perturbed(make(architecture=(ARCHITECTURES | PREFIX)[architecture])).eval()
     images = torch.randn(2, 3, 16, 16)
     corruption = fixed([9, 2, 5], [9, 7, 5], [True, False, False], 2)
     logits = model(images, corruption)
@@ -97,19 +73,6 @@ def test_logits_are_those_of_the_corrupted_patch_tokens(architecture: str, make:
     torch.testing.assert_close(logits, expected)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_trained_parameter_gets_a_gradient(architecture: str, make: Make) -> None:
-    model = perturbed(make(architecture=ARCHITECTURES[architecture], fraction=0.9))
-    images = torch.rand(4, 3, 16, 16)
-    corruption = model.corruption(images)
-    model.objective.target.loss(*model.scored(images, corruption)).backward()
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-    frozen = {n.split(".")[1] for n, p in model.named_parameters() if not p.requires_grad}
-    assert frozen == ({"attn_pool"} if "map" in ARCHITECTURES[architecture].values() else set())
-
-
 def test_targets_are_of_the_pixels_and_not_of_the_normalised_values(make: Make) -> None:
     """Labels must differ between patches and images: constant ones can be had without learning."""
 
@@ -128,27 +91,6 @@ def test_targets_are_of_the_pixels_and_not_of_the_normalised_values(make: Make) 
         assert torch.equal(model.targets(images), expected), target
         model.to(torch.bfloat16)  # as precision bf16-true does
         assert torch.equal(model.targets(images), expected), target
-
-
-def test_a_new_model_finds_every_colour_equally_likely(make: Make) -> None:
-    model = make(target="colors_4x4")
-    images = torch.rand(2, 3, 16, 16) * 2 - 1
-    corruption = model.corruption(images)
-    loss = model.objective.target.loss(*model.scored(images, corruption))
-    assert loss.item() == pytest.approx(np.log(512))
-
-
-def test_least_squares_over_all_pixels_of_the_patch(make: Make) -> None:
-    model = perturbed(make(target="pixels"))
-    images = torch.randn(2, 3, 16, 16)
-    corruption = model.corruption(images)
-    predicted = model(images, corruption)
-    wanted = torch.stack([patch_pixels(images, 4)[i, c] for i, c in enumerate(corruption.chosen)])
-    expected = ((predicted - wanted) ** 2).sum() / predicted.numel()
-    torch.testing.assert_close(
-        model.objective.target.loss(predicted, rows(model.targets(images), corruption.chosen)),
-        expected,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -206,15 +148,6 @@ def test_masks_of_an_evaluation_are_of_the_seed_and_the_image(
     assert other["val/loss"] != pytest.approx(same["val/loss"], rel=1e-4)
 
 
-def test_masks_of_training_change_from_step_to_step(make: Make) -> None:
-    model, images = make(), torch.zeros(2, 3, 16, 16)
-    torch.manual_seed(5)
-    first, second = model.corruption(images), model.corruption(images)
-    torch.manual_seed(5)
-    assert torch.equal(model.corruption(images).chosen, first.chosen)
-    assert not torch.equal(first.chosen, second.chosen)
-
-
 def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) -> None:
     classifier = image_classifier("vit_ti16", architecture=SIZES, num_classes=3, image_size=16)
     save_native(tmp_path, classifier.model, classes=None, preprocess=None, extra={})
@@ -222,19 +155,6 @@ def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) ->
     state = classifier.model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.model.state_dict().items())
     assert not model.model.head_layers
-
-
-def test_only_kernels_decay(make: Make, make_data, make_trainer, planes: Path) -> None:
-    model = make(schedule=Schedule(decay="constant"))
-    make_trainer(max_steps=1, max_epochs=-1).fit(model, data_of(make_data, planes))
-    groups = model.trainer.optimizers[0].param_groups
-    decayed = {n for group in groups if group["weight_decay"] for n in group["names"]}
-    plain = {n for group in groups if not group["weight_decay"] for n in group["names"]}
-    assert "predictor.weight" in decayed and "blocks.0.attn.qkv.weight" in decayed
-    assert {"mask_token", "predictor.bias", "cls_token", "pos_embed"} <= plain
-    assert decayed | plain == {
-        name.removeprefix("model.") for name, p in model.named_parameters() if p.requires_grad
-    }
 
 
 def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
@@ -246,42 +166,3 @@ def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
     assert model(images, corruption).shape == (1, 2, 512)
     whole = to_bytes(images, model.preprocess)
     assert torch.equal(model.targets(images), color_classes(whole, 32, 1))
-
-
-@pytest.mark.parametrize("target", ["mean_color", "colors_4x4", "pixels"])
-def test_pictures_show_what_the_encoder_saw_and_what_was_there(
-    target: str, make: Make, make_data, make_trainer, planes: Path
-) -> None:
-    model, data = make(target=target), data_of(make_data, planes)
-    make_trainer(limit_val_batches=1).validate(model, data, verbose=False)
-    pixels = torch.randint(0, 256, (2, 3, 16, 16))
-    images = (pixels.float() / 255 - 0.5) / 0.5
-    pictures = model.pictures(images, torch.tensor([3, 8]))
-    corruption = model.corruption(images, torch.tensor([3, 8]))
-    assert torch.equal(pictures["images"], pixels)
-    corrupted, seen, whole = (
-        patch_pixels(shown, 4) for shown in (pictures["corrupted"], pictures["seen"], pixels)
-    )
-    for i, (chosen, masked) in enumerate(zip(corruption.chosen, corruption.masked, strict=True)):
-        expected = torch.zeros(16, dtype=torch.bool).index_fill(0, chosen, True)
-        assert torch.equal(corrupted[i].bool(), expected[:, None].expand(16, 16))
-        assert torch.equal(seen[i][~expected], whole[i][~expected])
-        assert (seen[i][chosen[masked]] == 128).all()
-    if target == "pixels":
-        assert torch.equal(pictures["true"], pixels)
-    else:
-        side = 4 if target == "colors_4x4" else 1
-        assert torch.equal(color_classes(pictures["true"], 4, side), model.targets(images))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fraction": 0.0}, r"fraction=0.0 must be in \(0, 1\)"),
-        ({"fraction": 1.0}, r"fraction=1.0 must be in \(0, 1\)"),
-        ({"target": "colors_4x4", "architecture": {"patch_size": 2}}, "multiple of 4, not 2"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
-    with pytest.raises(UserError, match=message):
-        make(**options)

@@ -30,8 +30,8 @@ def peer_of(module: MaskedAutoencoder) -> Any:
             decoder_num_hidden_layers=len(blocks),
             decoder_num_attention_heads=blocks[0].attn.num_heads,
             decoder_intermediate_size=blocks[0].mlp.fc1.out_features,
-            mask_ratio=module.objective.mask_ratio,
-            norm_pix_loss=module.objective.target.normalised,
+            mask_ratio=module.mask_ratio,
+            norm_pix_loss=module.target.normalised,
         )
     )
     peer = peer.to(next(module.parameters()).dtype)

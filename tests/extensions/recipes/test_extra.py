@@ -18,7 +18,7 @@ from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, sample_bits
 from vit.errors import UserError
 from vit.extensions.recipes.extra import OwnChange
-from vit.preprocessing import to_tensor
+from vit.preprocessing import Preprocess, to_tensor
 
 SIZE = (12, 10)
 
@@ -29,6 +29,10 @@ def drawn(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image) // 2 + np.array(offsets, np.uint8)).astype(np.uint8))
 
 
+def changed(extra: Any, image: Image.Image, seed: int) -> torch.Tensor:
+    return OwnChange(TrainTransform(extra=extra))(to_tensor(image), seed, (), ())
+
+
 def states() -> list[Any]:
     numpy: Any = np.random.get_state()
     return [torch.get_rng_state().tolist(), numpy[1].tolist(), numpy[2:], random.getstate()]
@@ -36,16 +40,16 @@ def states() -> list[Any]:
 
 def test_the_draws_follow_from_the_seed_and_the_generators_are_put_back() -> None:
     before, image = states(), noise(*SIZE)
-    first = [OwnChange(drawn)(image, seed) for seed in (5, 2**40, 2**64 - 1)]
+    first = [changed(drawn, image, seed) for seed in (5, 2**40, 2**64 - 1)]
     with pytest.raises(ZeroDivisionError):
-        OwnChange(lambda image: drawn(image).putalpha(1 // 0))(image, 5)
+        changed(lambda image: drawn(image).putalpha(1 // 0), image, 5)
     assert states() == before
     drawn(image)
-    again = [OwnChange(drawn)(image, seed) for seed in (5, 2**40, 2**64 - 1)]
+    again = [changed(drawn, image, seed) for seed in (5, 2**40, 2**64 - 1)]
     assert torch.equal(torch.stack(first), torch.stack(again))
     assert len({pixels.numpy().tobytes() for pixels in first}) == 3
     torch.manual_seed(5)
-    assert torch.equal(OwnChange(v2.AugMix())(image, 5), to_tensor(v2.AugMix()(image)))
+    assert torch.equal(changed(v2.AugMix(), image, 5), to_tensor(v2.AugMix()(image)))
 
 
 def test_it_gets_the_cropped_image_before_erasing_and_changes_no_other_draw() -> None:
@@ -75,7 +79,7 @@ def test_images_tensors_and_arrays_are_the_same(form: Any) -> None:
     whole = still(extra=lambda image: form(ImageOps.invert(image)), erasing=1.0)(photo, 3, SIZE)
     plain = still(extra=ImageOps.invert, erasing=1.0)(photo, 3, SIZE)
     assert type(whole) is torch.Tensor and whole.is_contiguous() and torch.equal(whole, plain)
-    gray = OwnChange(ImageOps.grayscale)(photo, 0)
+    gray = changed(ImageOps.grayscale, photo, 0)
     assert torch.equal(gray, to_tensor(photo.convert("L").convert("RGB")))
 
 
@@ -101,7 +105,7 @@ def test_another_result_is_named(extra: Any, returned: str) -> None:
 def test_a_wrong_result_in_a_worker_is_one_line() -> None:
     images = ImageSet(np.zeros((1, 6, 6, 3), np.uint8), np.zeros(1, int), PathList(["x"]))
     transform = still(extra=lambda image: image.resize((4, 3)))
-    dataset = ImageDataset(images, lambda image, bits: transform(image, bits, (6, 6)))
+    dataset = ImageDataset(images, Preprocess(image_size=(6, 6)), transform)
     batches: Any = iter(
         make_loader(
             dataset, num_workers=1, image_size=(6, 6), pin_memory=False, batch_sampler=[[(0, 0, 0)]]

@@ -7,7 +7,7 @@ import torch
 
 from tests.training.optimizers.test_groups import groups_of, vit
 from vit.extensions.recipes.foreach import LAMB, SGDW
-from vit.training.optimizers import MuonWithAdamW
+from vit.training.optimizers.muon import MuonWithAdamW
 
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -6,7 +6,7 @@ import pytest
 
 from vit.extensions.reports.curves import curves, panels_of, positions
 from vit.extensions.reports.drawing import png
-from vit.runs.records import read_history
+from vit.extensions.reports.run_list import read_history
 
 
 def drawn(rows):

@@ -1,14 +1,13 @@
 import warnings
+from io import BytesIO
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
-from vit.extensions.reports import figures
-from vit.extensions.reports.drawing import new_figure, png
+from vit.extensions.reports.drawing import png
 from vit.extensions.reports.figures import (
     SHOWN_CLASSES,
     WrongImage,
@@ -21,6 +20,7 @@ from vit.extensions.reports.figures import (
     worst,
 )
 from vit.extensions.reports.intervals import wilson_interval
+from vit.extensions.reports.lettering import columns, shorten
 from vit.extensions.reports.reliability import reliability as curve
 
 
@@ -116,25 +116,12 @@ def wrong(number: int, **changes) -> WrongImage:
     return WrongImage(**(given | changes))
 
 
-@pytest.fixture
-def drawn(monkeypatch) -> list[Figure]:
-    """The figures onto which images are pasted."""
-    made: list[Figure] = []
-
-    def noted(*arguments, **options) -> Figure:
-        made.append(new_figure(*arguments, **options))
-        return made[-1]
-
-    monkeypatch.setattr(figures, "new_figure", noted)
-    return made
-
-
 @pytest.mark.parametrize("number", [0, 1, 7])
-def test_worst_shows_prediction_probability_truth_and_file_of_each(number, drawn):
+def test_worst_shows_prediction_probability_truth_and_file_of_each(number):
     classes = ["an extraordinarily long class name 0", "an extraordinarily long class name 1"]
     items = [wrong(i, name=f"folder/{'x' * 80}{i}.jpg") for i in range(number)]
-    sheet = worst(items, classes, "the title")
-    [figure] = drawn
+    figure = worst(items, classes, "the title")
+    sheet = Image.open(BytesIO(png(figure))).convert("RGB")
     title, *lines = boxes(figure, figure.texts)
     assert figure.texts[0].get_text() == "the title" and len(lines) == 4 * number
     page, side = figure.bbox, round(2.0 * figure.dpi)
@@ -149,19 +136,20 @@ def test_worst_shows_prediction_probability_truth_and_file_of_each(number, drawn
         assert sheet.getpixel((int(predicted.x0) + 5, above)) == (0, 128, 128)
 
 
-def test_worst_survives_missing_images_no_labels_and_names_in_several_scripts(drawn):
+def test_worst_survives_missing_images_no_labels_and_names_in_several_scripts():
     classes = ["猫", "كلب", "\ue000"]
     items = [wrong(0, image=None, true=()), wrong(1, true=(0, 1, 2)), wrong(2, predicted=2)]
-    worst(items, classes, "title")
-    boxes(drawn[0], [])
-    words = [text.get_text() for text in drawn[0].texts]
+    figure = worst(items, classes, "title")
+    boxes(figure, [])
+    words = [text.get_text() for text in figure.texts]
     assert {"cannot be opened", "true: no class", "#2", "98.7 %", "photos/0.jpg"} <= set(words)
 
 
 def test_small_images_stay_crisp_and_keep_their_shape():
     image = Image.new("RGB", (8, 4), "white")
     image.paste("black", (0, 0, 1, 4))
-    sheet = np.asarray(labelled_images([image], ["one"], "title"))
+    drawn = png(labelled_images([image], ["one"], "title"))
+    sheet = np.asarray(Image.open(BytesIO(drawn)).convert("RGB"))
     rows, columns = np.nonzero((sheet == 0).all(2))
     height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
     assert height == pytest.approx(4 * width, abs=2)
@@ -171,3 +159,9 @@ def test_small_images_stay_crisp_and_keep_their_shape():
 def test_class_names_are_shortened_or_numbered():
     assert legible_name("a" * 40, 3).count("a") == 23
     assert legible_name("\ue000", 3) == "#3"
+
+
+def test_wide_characters_take_two_columns():
+    assert columns("猫cat") == 5
+    assert shorten("猫猫猫猫猫猫", 7) == "猫…猫"
+    assert shorten("a very long class name 017", 12) == "a very…e 017"

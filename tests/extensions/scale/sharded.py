@@ -24,11 +24,13 @@ from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
 from vit.extensions.recipes.ema import EMA
 from vit.extensions.recipes.foreach import LAMB, SGDW
 from vit.extensions.scale.sharding import ShardedStrategy
-from vit.training.callbacks import FineTuneBySize, LinearProbe
+from vit.training.callbacks.by_size import FineTuneBySize
+from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
-from vit.training.optimizers import MuonWithAdamW, muon
+from vit.training.optimizers import muon
+from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.parts import full, local
 
 STEPS = 20

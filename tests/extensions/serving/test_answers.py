@@ -19,7 +19,7 @@ from vit.extensions.serving import answer_files
 from vit.extensions.serving.answer_files import columns, identity, opened
 from vit.extensions.serving.answers import Row, answer
 from vit.extensions.serving.engines import Description, Engine
-from vit.inference.classifier import Asked, Classifier
+from vit.inference.classifier import Classifier, PredictOptions
 from vit.preprocessing import Preprocess
 
 STEPS = Preprocess(image_size=(16, 16), crop_fraction=1.0)
@@ -53,7 +53,7 @@ def test_rows_are_in_order_with_the_answers_of_predict(
 ) -> None:
     rows: list[Row] = []
     options: dict[str, Any] = {"features": True, "batch_size": 3, "num_workers": workers}
-    tally = answer(classifier, paths, rows.extend, Asked(top=2), **options)
+    tally = answer(classifier, paths, rows.extend, PredictOptions(top=2), **options)
     assert (tally.pictures, tally.unreadable) == (20, 2)
     assert [row["image"] for row in rows] == [path.replace("\n", "\\n") for path in paths]
     assert "web page" in rows[7]["error"] and str(paths[7]) not in rows[7]["error"]
@@ -79,7 +79,7 @@ def test_an_exported_model_gives_the_same_rows(classifier: Classifier, paths: Pa
     exported = Classifier(nn.Identity(), classifier.classes, STEPS, engine=engine)
     both: list[list[Row]] = [[], []]
     for model, rows in zip((classifier, exported), both, strict=True):
-        answer(model, paths, rows.extend, Asked(top=3), features=True, num_workers=0)
+        answer(model, paths, rows.extend, PredictOptions(top=3), features=True, num_workers=0)
     assert repr(both[0]) == repr(both[1]) and identity(classifier) != identity(exported)
 
 
@@ -94,13 +94,13 @@ def best_classes(file: Path) -> list[tuple[str, str]]:
 def test_a_file_that_is_cut_anywhere_is_completed(
     suffix: str, classifier: Classifier, paths: PathList, tmp_path: Path
 ) -> None:
-    out, names = tmp_path / f"x{suffix}", columns(classifier, Asked(top=3), features=False)
+    out, names = tmp_path / f"x{suffix}", columns(classifier, PredictOptions(top=3), features=False)
 
     def run() -> int:
         with opened(out, names, {"top": 3}) as file:
             start = file.done
             options: dict[str, Any] = {"start": start, "num_workers": 0}
-            return answer(classifier, paths, file.add, Asked(top=3), **options).pictures
+            return answer(classifier, paths, file.add, PredictOptions(top=3), **options).pictures
 
     assert run() == 20
     whole, classes = out.read_bytes(), best_classes(out)
@@ -132,12 +132,14 @@ def test_a_folder_of_parts_goes_on_at_the_first_that_is_missing(
     from pyarrow import parquet
 
     monkeypatch.setattr(answer_files, "PART_ROWS", 8)
-    out, names = tmp_path / "x.parquet", columns(classifier, Asked(top=1), features=True)
+    out, names = tmp_path / "x.parquet", columns(classifier, PredictOptions(top=1), features=True)
 
     def run() -> int:
         options: dict[str, Any] = {"features": True, "batch_size": 3, "num_workers": 0}
         with opened(out, names, {}) as file:
-            tally = answer(classifier, paths, file.add, Asked(top=1), start=file.done, **options)
+            tally = answer(
+                classifier, paths, file.add, PredictOptions(top=1), start=file.done, **options
+            )
         return tally.pictures
 
     assert run() == 20

@@ -49,7 +49,9 @@ def tiny(name: str = "vit_ti16", **options: Any) -> Any:
 
 def classifier(model: Any, **options: Any) -> vit.Classifier:
     changes = options.pop("preprocess", {})
-    preprocess = Preprocess.for_model(model.config).changed(**changes)
+    preprocess = Preprocess.for_model(model.config.size, model.config.in_channels).changed(
+        **changes
+    )
     return vit.Classifier(model, NAMES, preprocess, **options)
 
 
@@ -180,7 +182,7 @@ def test_a_file_that_answers_differently_is_not_kept(
 
 
 def test_a_proof_names_the_largest_difference_of_any_output() -> None:
-    graph = Graph(tiny(), Preprocess.for_model(tiny().config))
+    graph = Graph(tiny(), Preprocess.for_model(tiny().config.size, 3))
     pictures = cut([photo(), photo(32, 32)], graph.preprocess)
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
@@ -206,7 +208,7 @@ def test_a_deep_random_model_is_measured_by_what_float64_says(tmp_path: Path) ->
     assert right.own is not None and right.passed
     assert f"from float64 (PyTorch in float32: {right.own:.1e})" in right.line()
     assert not replace(right, own=right.own / 100, difference=2e-4).passed
-    graph = Graph(model, Preprocess.for_model(model.config))
+    graph = Graph(model, Preprocess.for_model(model.config.size, model.config.in_channels))
     for name in ("blocks.0.mlp.fc2.weight", "head.weight"):
         wrong = copy.deepcopy(graph)
         wrong.model.get_parameter(name).data *= 1.05

@@ -124,7 +124,7 @@ def test_a_target_transform_is_applied_to_the_list(
     others.classes = others.classes[::-1]
     with pytest.raises(UserError, match="the parts of train name different classes"):
         _ = ImageData.of(ConcatDataset([plain, others]), **WHOLE).splits
-    with pytest.raises(UserError, match=r"val\[0\] has label '0', .* no class of train"):
+    with pytest.raises(UserError, match=r"lacks: '0', '1'"):
         _ = ImageData.of(plain, val=joined, **WHOLE).splits
 
 
@@ -301,7 +301,7 @@ def test_images_without_labels_need_none(folder: Path) -> None:
 
 def test_held_out_images_have_the_classes_and_the_kind_of_labels_of_train() -> None:
     train = [(DARK, "cat"), (DARK, "dog")]
-    with pytest.raises(UserError, match=r"val\[0\] has label 'cow', .* class of train"):
+    with pytest.raises(UserError, match=r"lacks: 'cow'"):
         _ = ImageData.of(train, val=[(DARK, "cow")]).splits
     with pytest.raises(UserError, match="val has lists of labels, and train has one label"):
         _ = ImageData.of(train, val=[(DARK, ["cat", "dog"])]).splits

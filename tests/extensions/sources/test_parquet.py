@@ -22,6 +22,7 @@ from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 from vit.extensions.sources import parquet
+from vit.extensions.sources.blocks import Blocks
 
 NAMES = ["cat", "dog", "emu"]
 
@@ -106,7 +107,8 @@ def test_in_blocks_a_process_reads_each_row_group_once(
         reads.clear()
         assert sorted(int(i) for batch in loader for i in batch[2]) == list(range(24))
         counts[shuffle] = len(reads)
-    blocks, most = data.splits.train.in_blocks()
+    order = Blocks(data.splits.train)
+    blocks, most = order.blocks, order.mixed
     assert 1 < most < 8 and blocks.tolist() == [row // 3 for row in range(24)]
     assert counts["blocks"] == 8 < counts["images"]
 

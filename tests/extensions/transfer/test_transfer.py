@@ -347,18 +347,15 @@ def test_runs_of_two_processes_follow_each_other(
 MISTAKES = [
     (["--data=cifar11"], ["--data cifar11", "did you mean 'cifar10'"]),
     (["--data=,"], ["--data is empty"]),
-    (["--data=digits,digits"], ["--data has 'digits' twice"]),
     (["--data=vtab=pre"], ["pre has no task of VTAB-1k"]),
     (["--data=../x=."], ["'../x' cannot name its folder"]),
     (["--recipe=pretrain/masked_patches_cifar10"], ["masked_patches_cifar10", "without labels"]),
     (["--lr-grid=0.1,-1"], ["--lr-grid", "-1"]),
-    (["--seeds=0"], ["--seeds", "0"]),
     (["--val-fraction=1"], ["val_fraction=1"]),
     (["--image-size=20"], ["image_size=20", "patch"]),
     (["--out=/dev/null/x"], ["--out /dev/null/x"]),
     (["--", "--trainer.max_steps=3"], ["--trainer.max_steps: `vit transfer` sets it"]),
     (["--", "--model.loss.label_smothing=3"], ["model.loss", "'label_smothing' is not accepted"]),
-    (["--bogus"], ["--bogus", "`vit transfer --help`"]),
 ]
 
 
@@ -462,8 +459,7 @@ def test_a_model_of_small_images_is_fine_tuned_at_their_size(
     assert (list(found) if isinstance(found, tuple | list) else found) == size
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "3"])
-def test_a_plan_that_is_no_object_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(text)
+def test_a_plan_that_is_no_object_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("[1]")
     with pytest.raises(UserError, match=r"plan\.json is damaged"):
         vit.extensions.transfer.transfer.check_plan(tmp_path / "plan.json", {"a": {"lr": 1}})

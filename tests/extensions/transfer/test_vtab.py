@@ -82,9 +82,13 @@ MISTAKES = [
     ("train800val200.txt", lambda text: text.split("\n", 1)[1], "{} has 999 lines, not 1,000"),
     ("val200.txt", lambda text: text + text, "{} has 400 lines, not 200"),
     ("test.txt", lambda text: "../images/gone.png 3\n", "{} row 1 names '../images/gone.png'"),
-    ("test.txt", lambda text: "../images/1.png 0\n../images/2.png 4\n", "{} row 2 has label '4'"),
+    (
+        "test.txt",
+        lambda text: "../images/1.png 0\n../images/2.png 4\n",
+        "{} has classes that the task lacks: '4'",
+    ),
     ("test.txt", lambda text: "../images/1.png\n", "{} row 1 has no path"),
-    ("test.txt", lambda text: "../images/1.png -1\n", "{} row 1 has label '-1'"),
+    ("test.txt", lambda text: "../images/1.png -1\n", "{} has classes that the task lacks: '-1'"),
     ("test.txt", lambda text: "", "{} is empty"),
 ]
 

@@ -30,14 +30,23 @@ from vit.weights.sealed import read_sealed
 STORED = Path("run/model", TRUST)
 
 
-@pytest.fixture
-def split(vit: Vit, photos: Path) -> Path:
-    """Pictures of a finished run, which is in the folder run; one of val has another's label."""
-    root = with_val(photos, Path("split"))
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run and its pictures; one of val has another's label."""
+    home = tmp_path_factory.mktemp("finished")
+    root = with_val(coloured(home / "photos"), home / "split")
     (root / "val/red/11.jpg").rename(root / "val/blue/red.jpg")
-    done = vit("fit", "-c", "cifar10", "--data", root, "--steps=9", "--run-dir=run", *TINY)
-    assert done.status == 0, done.err
-    return root
+    words = ["fit", "-c", "cifar10", "--data", str(root), "--steps=9", *TINY]
+    assert main([*words, "--run-dir", str(home / "run")]) == 0
+    return home
+
+
+@pytest.fixture
+def split(vit: Vit, finished: Path) -> Path:
+    """Copies of the pictures and, in the folder run, of the run."""
+    for name in ("split", "run"):
+        shutil.copytree(finished / name, name)
+    return Path("split")
 
 
 def network(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.weights.numpy_forward import gelu, resized
+from tests.extensions.formats.numpy_forward import gelu, resized
 
 Array = Any
 Weights = dict[str, Array]

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import vit
 from tests.extensions.variants.test_contract import SIZE, built
 from tests.models.small_models import SMALL, filled, random_images, relative_error
 from vit.errors import UserError
 from vit.extensions import inspection
 from vit.extensions.adaptation.lora import add_lora
 from vit.extensions.variants.experts import BALANCE, Experts, ExpertsOptions, balance_loss
-from vit.models.config import Rotary, ViTConfig
+from vit.models.config import ViTConfig
 from vit.models.encoder import Place
 from vit.models.zoo import build_model
 from vit.training.image_classifier import ImageClassifier
@@ -279,76 +278,3 @@ def test_parts_of_all_kinds_go_together() -> None:
     none = small(variant=variant(mlp="none", norm="rms"))
     none(random_images(2, 3, 32, 32)).sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in none.parameters())
-
-
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    (variant(mlp="gegluu"), "variant.mlp='gegluu' is not known; did you mean 'geglu'"),
-    ({"mlp": {"name": "geglu", "hidden": 3}}, "geglu: unknown model option 'hidden'"),
-    (
-        {"mlp": {"name": "experts", "experts": 2, "chosen": 3}},
-        r"experts: chosen=3 is more than there are experts \(2\); choose at most 2",
-    ),
-    ({"mlp": {"name": "experts", "experts": 0}}, "experts=0 must be a whole number of at least 1"),
-    ({"mlp": {"name": "experts", "chosen": 1.5}}, "chosen=1.5 must be a whole number"),
-    ({"mlp": {"name": "experts", "capacity": 0}}, "capacity=0"),
-    ({"mlp": {"name": "experts", "expert": "tanh"}}, "expert='tanh' is not known; choose plain, "),
-    (variant(mlp="none", residual="none"), "nothing is left of an image .*: set drop_path=0"),
-    (variant(mlp="experts", residual="fixup"), "leave out variant.mixer, and mlp=none or experts"),
-    ({"stack": {"name": "funnel", "stages": 0}}, "stages=0 must be a whole number of at least 1"),
-    ({"stack": {"name": "funnel", "stages": 13}}, "stages=13 are more than the depth, 12"),
-    (
-        {"stack": {"name": "funnel", "stages": 2}, "mixer": {"name": "linformer", "k": 4}},
-        "each token of 14 x 14 patches, and cannot read 7 x 7: keep the grid",
-    ),
-    (
-        {"stack": {"name": "funnel", "stages": 2}, "mixer": {"name": "window", "size": 2}},
-        r"windows of size=\[2, 2\] do not divide the 7 x 7 patches; choose rows from 1, 7",
-    ),
-    (
-        {"stack": {"name": "funnel", "stages": 2}, "mixer": {"name": "bigbird"}},
-        "random=1 need 5 blocks, and 50 tokens make 4; lower them",
-    ),
-    (
-        {"stack": {"name": "shared"}, "mixer": {"name": "window", "size": 7}},
-        "shared: this mixer differs from layer to layer, and there is one: set shift: false",
-    ),
-    (
-        {"stack": {"name": "shared"}, "mixer": {"name": "axial", "axes": "alternate"}},
-        "or axes: both",
-    ),
-    (variant(stack="shared", mlp="experts"), "the balance loss of experts is of each layer"),
-    (
-        {"stack": {"name": "funnel", "stages": 3}},
-        "a grid of 14x14 patches cannot be divided by 4; choose images whose sides are multiples "
-        "of 64 pixels",
-    ),
-]
-
-
-@pytest.mark.parametrize(("parts", "message"), MISTAKES)
-def test_a_mistake_is_one_line(parts: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        vit.create_model("vit_ti16", variant=parts)
-    assert "\n" not in str(caught.value)
-
-
-CONFLICTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    (variant(residual="none"), {"drop_path": 0.1}, "set drop_path=0"),
-    (variant(residual="rezero"), {"layer_scale": 0.1}, "rezero, and layer_scale=0.1 both scale"),
-    (variant(stack="shared"), {"drop_path": 0.1}, "drop_path=0.1 is of each layer"),
-    (variant(stack="funnel"), {"rotary": Rotary()}, "rotary positions are of the whole grid"),
-]
-
-
-@pytest.mark.parametrize(("parts", "fields", "message"), CONFLICTS)
-def test_fields_that_do_not_go_with_a_part_are_refused(
-    parts: dict[str, Any], fields: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        build_model(ViTConfig(**SMALL, **fields, variant=parts))
-
-
-def test_an_image_that_a_funnel_cannot_halve_is_refused_in_one_line() -> None:
-    model = built("stack", "funnel", {})
-    with pytest.raises(UserError, match=r"grid of 5x6 .* multiples of 16 pixels"):
-        model(random_images(1, 3, 40, 48))

@@ -46,8 +46,7 @@ if __name__ == "__main__":
     parts["other grid"] = [key for key in PARTS if ENTRIES[key].other is not None]
     models = {way: filled(Parts(keys)) for way, keys in parts.items()}
     at_home = torch.compile(models["compile"], fullgraph=True, backend="eager")
-    # Of any size at once, as most of the time is spent for each graph.
-    moved = torch.compile(models["other grid"], fullgraph=True, backend="eager", dynamic=True)
+    moved = torch.compile(models["other grid"], fullgraph=True, backend="eager")
     outputs = {
         "export": torch.export.export(models["export"], (small,)).module()(small),
         "compile": at_home(small),

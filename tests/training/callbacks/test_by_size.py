@@ -15,9 +15,9 @@ from vit.errors import UserError
 from vit.extensions.adaptation.lora import LoRA, LoraLinear, merge_lora
 from vit.extensions.recipes.ema import EMA
 from vit.fine_tuning import FIXED_SHARE, SHARES, steps_for
-from vit.training.callbacks import FineTuneBySize, LinearProbe, by_size
-from vit.training.losses import Loss
-from vit.training.metrics import best_thresholds
+from vit.training.callbacks import by_size
+from vit.training.callbacks.by_size import FineTuneBySize
+from vit.training.callbacks.linear_probe import LinearProbe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -147,32 +147,3 @@ def test_two_choices_of_the_result_are_refused(weights: str, make_data, make_tra
     trainer = make_trainer(max_epochs=-1, max_steps=3, callbacks=[EMA(0.9), FineTuneBySize()])
     with pytest.raises(UserError, match="leave one out"):
         trainer.fit(tuned(weights), make_data())
-
-
-def test_thresholds_are_those_of_the_averaged_weights(
-    weights: str, make_data, make_trainer, training_photos: Path, tmp_path: Path
-) -> None:
-    random, rows = np.random.default_rng(0), ["path,label,split"]
-    for number, file in enumerate(sorted(training_photos.rglob("*.*"))):
-        names = [name for name in "abc" if random.random() < 0.5]
-        if file.suffix in {".png", ".jpg"}:
-            rows.append(f"{file},{'|'.join(names)},{'val' if number % 3 == 0 else 'train'}")
-    (tmp_path / "several.csv").write_text("\n".join(rows))
-    data, ends = make_data(root=str(tmp_path / "several.csv")), Ends()
-    model = tuned(weights, multilabel=True, loss=Loss(kind="sigmoid"))
-    make_trainer(max_epochs=-1, max_steps=12, callbacks=[FineTuneBySize(), ends]).fit(model, data)
-
-    def scored(state: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Probabilities of the validation images, `k n`."""
-        other = tuned(weights).eval()
-        other.model.load_state_dict(state)
-        with torch.inference_mode():
-            return other(data.preprocess.normalize(torch.cat(images))).sigmoid().T
-
-    images, labels, _ = zip(*data.evaluation_loader("val"), strict=True)
-    truth = torch.cat(labels).long().T
-
-    expected = best_thresholds(scored(model.model.state_dict()), truth)
-    chosen = model.test_metrics.thresholds
-    assert chosen == pytest.approx(expected.tolist())
-    assert chosen != pytest.approx(best_thresholds(scored(ends.ends[1]), truth).tolist())

@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
@@ -25,20 +27,24 @@ def decaying(model: Model) -> set[str]:
     return {name for g in groups if "weight_decay" not in g for name in g["names"]}
 
 
-def test_only_kernels_decay() -> None:
+@pytest.mark.parametrize(
+    ("options", "others"),
+    [
+        (
+            {"num_registers": 2, "layer_scale": 0.1, "distillation_token": True},
+            {"head_dist.weight"},
+        ),
+        (
+            {"pool": "map", "class_token": False, "representation_size": 8},
+            {f"attn_pool.{n}.weight" for n in ("q", "kv", "proj", "mlp.fc1", "mlp.fc2")}
+            | {"pre_logits.fc.weight"},
+        ),
+    ],
+)
+def test_only_kernels_decay(options: dict[str, Any], others: set[str]) -> None:
     # big_vision decays `.*/kernel$`: every dense layer, head and patches included.
-    model = vit(num_registers=2, layer_scale=0.1, distillation_token=True)
-    expected = {f"blocks.{i}.{name}" for i in range(3) for name in BLOCK}
-    expected |= {"patch_embed.proj.weight", "head.weight", "head_dist.weight"}
-    assert decaying(model) == expected
-
-
-def test_only_kernels_decay_with_attention_pooling_and_tanh_layer() -> None:
-    model = vit(pool="map", class_token=False, representation_size=8)
-    expected = {f"blocks.{i}.{name}" for i in range(3) for name in BLOCK}
-    expected |= {"patch_embed.proj.weight", "head.weight", "pre_logits.fc.weight"}
-    expected |= {f"attn_pool.{n}.weight" for n in ("q", "kv", "proj", "mlp.fc1", "mlp.fc2")}
-    assert decaying(model) == expected
+    blocks = {f"blocks.{i}.{name}" for i in range(3) for name in BLOCK}
+    assert decaying(vit(**options)) == blocks | {"patch_embed.proj.weight", "head.weight"} | others
 
 
 def test_layer_decay_by_hand_for_three_layers() -> None:

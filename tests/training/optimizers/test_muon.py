@@ -6,7 +6,6 @@ import torch
 from torch.optim import AdamW, Muon
 
 from tests.training.optimizers.test_groups import groups_of, vit
-from vit.errors import UserError
 from vit.training.optimizers.muon import MuonWithAdamW, orthogonalize
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -103,11 +102,6 @@ def test_one_schedule_drives_both_also_after_loading() -> None:
     rates = {(g["muon"], g["lr"]) for g in optimizer.param_groups}
     assert rates == {(False, 0.0015), (True, 0.01)}
     assert scheduler.get_last_lr() == [g["lr"] for g in optimizer.param_groups]
-
-
-def test_groups_without_names_are_refused() -> None:
-    with pytest.raises(UserError, match="needs parameter groups with names"):
-        MuonWithAdamW([{"params": list(vit().parameters())}])
 
 
 def test_over_a_frozen_backbone_there_is_only_adamw() -> None:

@@ -1,4 +1,5 @@
-"""Low-rank updates of a pretrained model (LoRA), and distillation of a teacher.
+"""Low-rank updates of a pretrained model (LoRA), distillation of a teacher, and heads with classes
+added.
 
 Adds --model.lora, or model.adaptation: vit.LoRA, and model.loss.teacher: vit.Distillation.
 Page: docs/finetuning.md.

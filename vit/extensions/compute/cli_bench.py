@@ -12,33 +12,32 @@ examples:
   vit bench vit_s16 bit_r50x1 torchvision/resnet50  several models in turns, in one table
 
 The peak is the rate of the model's matrix products alone, measured in the same minutes. The share
-counts multiply-adds only, so all other operations appear as lost speed."""
+counts multiply-adds only, so that all other operations appear as lost speed."""
 
 
 def parser() -> OneLineParser:
     """The options of `vit bench`."""
     command = OneLineParser(
         prog="vit bench",
-        description="Measures images per second of one or several models, and the share of this "
-        "machine's peak.",
+        description="Measures images per second of models, and the share of this machine's peak.",
         epilog=EPILOG,
     )
     add = command.add_argument
     add("models", nargs="*", metavar="MODEL",
         help="a name (`vit models`), torchvision/NAME, a run, or a file of weights "
-        "(default vit_b16); several are measured in turns")  # fmt: skip
+        "(default: vit_b16); several are measured in turns")  # fmt: skip
     add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
     add("--batch-size", type=whole_number, nargs="+", default=[], metavar="N",
-        help="images per batch (default 1 and 8; on GPUs 1, 32 and 128)")  # fmt: skip
-    add("--train", action="store_true", help="whole training steps instead of forward passes")
+        help="images per batch (default: 1 and 8; on GPUs 1, 32 and 128)")  # fmt: skip
+    add("--train", action="store_true", help="measure training steps, not forward passes")
     add("--precision", nargs="+", choices=("fp32", "bf16"), default=[], metavar="P",
         help="fp32, bf16 or both (default: both if the hardware has bfloat16)")  # fmt: skip
     add("--compile", metavar="MODE", choices=("default", "reduce-overhead", "max-autotune"),
-        help="measure with torch.compile too, in this mode (reduce-overhead: CUDA graphs)"
+        help="also measure with torch.compile in this mode (reduce-overhead: CUDA graphs)"
         )  # fmt: skip
-    add("--device", choices=("cpu", "cuda"), help="default: the GPU if there is one")
+    add("--device", choices=("cpu", "cuda"), help="default: a GPU if there is one")
     add("--rounds", type=whole_number, default=5, metavar="N",
-        help="of each measurement (default 5)")  # fmt: skip
+        help="rounds of each measurement (default: 5)")  # fmt: skip
     add("--json", action="store_true", help="print one object, or a list for several models")
     return command
 

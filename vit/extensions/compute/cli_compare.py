@@ -30,7 +30,7 @@ def parser() -> OneLineParser:
     """The options of `vit compare`."""
     command = OneLineParser(
         prog="vit compare",
-        description="What models cost: parameters, operations and memory; and for a recipe the "
+        description="Prints parameters, operations and memory of models, and for a recipe the\n"
         "operations, days and price of a whole training. `vit bench` measures speed.",
         epilog=EPILOG,
     )
@@ -39,31 +39,31 @@ def parser() -> OneLineParser:
         help="a name (`vit models`), torchvision/NAME, a run, or a file of weights")
     add("--image-size", nargs="+", type=pixels, metavar="N", default=[],
         help="pixels, such as 224, or 192x256 (height first); several are compared")
-    add("--classes", type=whole_number, metavar="K", help="outputs of the head (default 1000)")
+    add("--classes", type=whole_number, metavar="K", help="outputs of the head (default: 1000)")
     add("--precision", choices=("bf16", "fp32"), help="of training: bf16 (mixed; default) or fp32")
     add("--memory", type=number, metavar="GIB",
-        help="for the largest batch; by default that of --device")
+        help="for the largest batch (default: that of --device)")
     add("--devices", nargs="+", type=whole_number, metavar="N", default=[],
-        help="that train together: the memory of one of them; several numbers are compared")
-    add("--strategy", choices=STRATEGIES, help="of the devices (default: both are compared)")
-    add("--ema", action="store_true", help="with an average of the weights on the devices")
+        help="number of them, for the memory of one; several compare")
+    add("--strategy", choices=STRATEGIES, help="how devices share the work (default: both)")
+    add("--ema", action="store_true", help="with a moving average of the weights")
     add = command.add_argument_group("whole trainings").add_argument
     add("--recipe", metavar="NAME",
         help="jft (the paper's Table 6), a recipe of `vit fit`, or a file")
     add("--images", type=number, metavar="N", help="training images per epoch")
-    add("--epochs", type=number, metavar="N", help="instead of the recipe's")
+    add("--epochs", type=number, metavar="N", help="epochs in place of the recipe's")
     add("--processes", type=whole_number, metavar="N",
-        help="that share the batch of a recipe whose length is in steps (default 1)")
+        help="processes that share a recipe's batch (default: 1)")
     add("--device", type=str.lower, choices=DEVICES, metavar="NAME",
-        help="an accelerator, for days, price and memory (list below)")
+        help="accelerator for days, price and memory (listed below)")
     add("--utilisation", type=share, metavar="SHARE",
-        help=f"share of its peak that is reached (default {UTILISATION})")
-    add("--price-per-hour", type=number, metavar="X", help="of one device, in your currency")
+        help=f"share of its peak that training reaches (default: {UTILISATION})")
+    add("--price-per-hour", type=number, metavar="X", help="price of one device, in your currency")
     add("--runs", nargs="+", metavar="RUN", default=[], help="finished runs of `vit fit`")
     add = command.add_argument_group("output").add_argument
     add("--figure", type=Path, metavar="FILE.png",
-        help="draws accuracy against compute (--recipe jft, --runs)")
-    add("--accuracy", choices=[*ACCURACIES, AVERAGE], help="of the paper's points in the figure")
+        help="draw accuracy against compute (with --recipe jft or --runs)")
+    add("--accuracy", choices=[*ACCURACIES, AVERAGE], help="data of the paper's points in it")
     add("--json", action="store_true", help="print a list of objects")
     return command
 # fmt: on

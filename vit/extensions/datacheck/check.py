@@ -24,13 +24,12 @@ from torch.utils.data import ConcatDataset
 from vit.console import Meter
 from vit.data.decode import ImageError, turned
 from vit.data.find import check_source, find_splits
-from vit.data.groups import group_numbers
 from vit.data.manifest import SEPARATOR
 from vit.data.photo import Photo
 from vit.data.roots import source_of
 from vit.data.scan import entries
 from vit.data.settings import Columns, Reading, Splitting
-from vit.data.sources import SPLITS, PathList
+from vit.data.sources import SPLITS, PathList, group_numbers
 from vit.extensions.serving.reading import range_loader, reading_problem
 from vit.writing import atomic, for_spreadsheet
 

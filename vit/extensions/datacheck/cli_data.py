@@ -23,13 +23,13 @@ SHOWN = 24
 """Findings of a kind on the page."""
 EPILOG = """\
 examples:
-  vit data check my_photos/                                  what is wrong, and a page to look at
-  vit data check my_photos/ --model runs/my_photos-finetune  labels by the features of a run
-  vit data check my_photos/ --fix my_photos.csv              then vit fit --data my_photos.csv
+  vit data check my_photos/                                  what is wrong, and a page that shows it
+  vit data check my_photos/ --model runs/my_photos-finetune  check labels by the features of a run
+  vit data check my_photos/ --fix my_photos.csv              then: vit fit --data my_photos.csv
 
 Nothing is moved or deleted."""
 
-VTAB = "The layout of SOURCE, the tasks that are written, and their draw: docs/vtab.md."
+VTAB = "Layout of SOURCE, the tasks, and how their images are drawn: docs/vtab.md."
 
 
 def run(args: list[str]) -> int:
@@ -129,25 +129,25 @@ def _parser() -> OneLineParser:
     )
     add = check.add_argument
     add("source", metavar="FOLDER|CSV", help="a folder, a CSV or Parquet file, or shards")
-    add("--labels", choices=("plain", "tree"), default="plain", help="as --data.labels of vit fit")
-    add("--group", metavar="NAME", help="as --data.columns.group of vit fit")
-    add("--out", default="data_check", metavar="DIR", help="default data_check")
+    add("--labels", choices=("plain", "tree"), default="plain", help="see vit fit --data.labels")
+    add("--group", metavar="NAME", help="see vit fit --data.columns.group")
+    add("--out", default="data_check", metavar="DIR", help="default: data_check")
     add_spreadsheet(add)
-    add("--fix", metavar="OUT.csv", help="writes a manifest without what is wrong, as listed")
-    add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
+    add("--fix", metavar="OUT.csv", help="write a manifest without these images")
+    add("--relabel", type=share, metavar="P", help="and relabel images at a probability >= P")
     add_model_arguments(check, "--model")
     check.set_defaults(on_error="error", run=_check)
     pack = commands.add_parser("pack", help="write images as tar shards")
-    pack.add_argument("source", metavar="FOLDER|CSV", help="as `vit fit --data` takes it")
-    pack.add_argument("folder", metavar="DIR", help="a new folder, or that of an interrupted pack")
+    pack.add_argument("source", metavar="FOLDER|CSV", help="images, as for `vit fit --data`")
+    pack.add_argument("folder", metavar="DIR", help="a new folder, or one of an interrupted pack")
     pack.set_defaults(run=_pack)
-    text = "makes the shorter side of larger images so many pixels, such as 512"
+    text = "reduce the shorter side of larger images to N pixels, such as 512"
     pack.add_argument("--resize", type=whole_number, metavar="N", help=text)
     vtab = commands.add_parser("vtab", help="write tasks of VTAB-1k from local files", epilog=VTAB)
-    vtab.add_argument("source", metavar="SOURCE", help="a folder of data sets as torchvision's")
-    vtab.add_argument("folder", metavar="ROOT", help="a new folder, or that of an interrupted call")
+    vtab.add_argument("source", metavar="SOURCE", help="data sets in torchvision's layout")
+    vtab.add_argument("folder", metavar="ROOT", help="a new folder, or one of an interrupted call")
     vtab.set_defaults(run=_vtab)
-    index = commands.add_parser("index", help="write what is where in tar shards, once")
+    index = commands.add_parser("index", help="write an index beside each tar shard")
     index.set_defaults(run=_index)
     index.add_argument("source", nargs="+", metavar="SHARDS", help="a quoted pattern, or a folder")
     return parser

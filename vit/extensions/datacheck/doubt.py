@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from vit.console import Meter, note
-from vit.data.groups import group_numbers
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import SPLITS, ImageSet
+from vit.data.sources import SPLITS, ImageSet, group_numbers
 from vit.extensions.datacheck.check import Finding, Pictures
 from vit.extensions.evaluation.frozen import Frozen
 from vit.logistic import STRENGTHS, held_out_logits, total_loss
@@ -121,7 +120,6 @@ def features_of(frozen: Frozen, root: str, pictures: Pictures) -> tuple[np.ndarr
         images = pictures.splits.get(name)
         if images is not None:
             parts[name] = images.select(np.flatnonzero(opened[pictures.split == number]))
-    data = frozen.images(root=root)
-    data.splits = replace(pictures.splits, **parts)
+    data = frozen.images(own=replace(pictures.splits, **parts))
     values = [frozen.extractor(data, name).values for name in SPLITS if len(parts.get(name, ()))]
     return np.concatenate(values), np.flatnonzero(opened)

@@ -6,9 +6,9 @@ from vit.cli.arguments import OneLineParser
 from vit.hardware import versions
 
 DESCRIPTION = """\
-Checks this installation and machine: device, workers, a fit of 20 steps on generated
-pictures, its resume after an interruption, and a saved model. Takes less than a minute, needs no
-network and leaves nothing. Paste what it prints into a report of a fault."""
+Checks this installation and machine: the device, the workers, a fit of 20 steps on generated
+pictures, its resumption after an interruption, and a saved model. Takes less than a minute, needs
+no network and leaves no files. Paste the output into a bug report."""
 
 
 def run(args: list[str]) -> int:

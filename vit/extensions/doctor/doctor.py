@@ -1,5 +1,6 @@
 """Checks of an installation and its machine for `vit doctor`, each with figures and a verdict."""
 
+import csv
 import os
 import tempfile
 import time
@@ -23,7 +24,6 @@ from vit.inference.classifier import load
 from vit.runs.directory import RunDirectory
 from vit.runs.fit import fit
 from vit.runs.options import Options
-from vit.runs.records import read_history
 from vit.weights.archives import BEST, LAST, read_checkpoint
 
 STEPS, CRASH = 20, 12
@@ -92,7 +92,8 @@ def _workers(folder: Path) -> str:
 
 
 def _fit(folder: Path) -> str:
-    rows = read_history(_trained(folder, "whole").folder / "metrics.csv")
+    with (_trained(folder, "whole").folder / "metrics.csv").open(newline="") as file:
+        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
     losses = [row["train/loss"] for row in rows if "train/loss" in row]
     rate = (len(rows) - 1) / (rows[-1]["seconds"] - rows[0]["seconds"])
     text = f"{len(losses)} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}, {rate:.1f} steps/s"

@@ -1,7 +1,7 @@
 """AIM's attentive probe on frozen patches (arXiv:2401.08541, section 4; apple/ml-aim, layers.py).
 
 A learned query attends to patches that batch normalisation without parameters has scaled; a linear
-layer classifies what it finds. Shapes: b batch, n patches, d width, h heads, e = d / h, k classes.
+layer classifies the result. Shapes: b batch, n patches, d width, h heads, e = d / h, k classes.
 """
 
 import numpy as np
@@ -38,8 +38,8 @@ class AttentiveProbe(nn.Module):
         query = torch.einsum("he,hed->hd", query * query.shape[1] ** -0.5, key)
         weights = torch.einsum("hd,bnd->bhn", query, x).softmax(-1)
         pooled = torch.einsum("bhn,bnd->bhd", weights, x)
-        found = torch.einsum("bhd,hed->bhe", pooled, self.value.weight.unflatten(0, heads))
-        return self.head(found.flatten(1))
+        values = torch.einsum("bhd,hed->bhe", pooled, self.value.weight.unflatten(0, heads))
+        return self.head(values.flatten(1))
 
 
 def attentive_accuracy(

@@ -8,8 +8,8 @@ from vit.cli.arguments import whole_number
 from vit.extensions.evaluation.cli_frozen import bench_parser, open_bench, usual
 
 DESCRIPTION = """\
-Draws a few training images of each class, fits a ridge regression to their features and scores it
-on test; mean and standard deviation over several draws. As big_vision's fewshot_lsr, in float64."""
+Fits a ridge regression to the features of a few training images per class and evaluates it on test;
+prints mean and standard deviation over several draws. As big_vision's fewshot_lsr, in float64."""
 
 
 def run(args: list[str]) -> int:
@@ -59,8 +59,8 @@ def _row(shots: int, accuracies: list[float]) -> dict[str, Any]:
 def _options(args: list[str]) -> Namespace:
     parser = bench_parser("fewshot", DESCRIPTION)
     add = parser.add_argument
-    add("--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)")
-    text = "draws, by seeds 0 to N-1 (default 3)"
+    add("--shots", type=int, nargs="+", metavar="N", help="images per class (default: 1 5 10 25)")
+    text = "number of draws, with seeds 0 to N-1 (default: 3)"
     add("--seeds", type=whole_number, default=3, metavar="N", help=text)
-    add("--l2", type=float, metavar="X", help="strength of regularisation (default 1024)")
+    add("--l2", type=float, metavar="X", help="strength of the regularisation (default: 1024)")
     return parser.parse_args(args)

@@ -27,23 +27,22 @@ def add_model_arguments(parser: OneLineParser, name: str = "model", *, cached: b
     )
     add = parser.add_argument_group("images (default: as the model was trained)").add_argument
     add("--image-size", type=int, nargs="+", metavar="N", help="pixels: one side, or height width")
-    add("--resize", choices=("crop", "squash", "pad"), help="cut to the shape, stretch, or pad")
+    add("--resize", choices=("crop", "squash", "pad"), help="cut to the shape, stretch or pad")
     add("--crop-fraction", type=float, metavar="X", help="side of the crop over the resized side")
-    add("--batch-size", type=int, default=64, metavar="N", help="default 64")
-    add("--num-workers", type=int, metavar="N", help="processes that read images")
+    add("--batch-size", type=int, default=64, metavar="N", help="default: 64")
+    add("--num-workers", type=int, metavar="N", help="number of processes that read images")
     if name == "model":
         choices = ("error", "skip")
-        add(
-            "--on-error", choices=choices, default="error", help="unreadable images (default error)"
-        )
+        text = "for unreadable images (default: error)"
+        add("--on-error", choices=choices, default="error", help=text)
     add = parser.add_argument_group("computation").add_argument
-    add("--device", help="such as cpu or cuda (default: the best)")
+    add("--device", help="such as cpu or cuda (default: a GPU if there is one)")
     add_engine(add)
     precisions = ("float32", "float64", "bfloat16")
-    add("--precision", choices=precisions, default="float32", help="default float32")
+    add("--precision", choices=precisions, default="float32", help="default: float32")
     parser.set_defaults(cache=None, no_cache=not cached)
     if cached:
-        add("--cache", metavar="DIR", help="of features (default: features in the cache folder)")
+        add("--cache", metavar="DIR", help="where features are kept (default: in the cache folder)")
         add("--no-cache", action="store_true", help="neither read nor write the cache")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -62,8 +61,8 @@ def bench_parser(command: str, description: str, *, cached: bool = True) -> OneL
         metavar="X",
         help="a data set by name, or a folder, CSV or Parquet file",
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="where downloads go")
-    parser.add_argument("--group", metavar="NAME", help="as --data.columns.group of vit fit")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder for downloads")
+    parser.add_argument("--group", metavar="NAME", help="see vit fit --data.columns.group")
     return parser
 
 
@@ -130,13 +129,13 @@ def load_frozen(options: Namespace, layer: "Layer") -> "Frozen":
         )
 
 
-def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
-    if given is None:
+def _image_size(sides: Sequence[int] | None) -> tuple[int, int] | None:
+    if sides is None:
         return None
-    if len(given) > 2 or min(given) < 1:
-        shown = " ".join(map(str, given))
+    if len(sides) > 2 or min(sides) < 1:
+        shown = " ".join(map(str, sides))
         raise UserError(f"--image-size {shown}: give one side in pixels, or height and width")
-    return given[0], given[-1]
+    return sides[0], sides[-1]
 
 
 def open_bench(options: Namespace, layer: "Layer") -> "Bench":

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Evaluates a model with ImageNet's 1000 classes on ImageNet's test sets. ImageNet-A and -R have 200
 of the classes, and only the logits of these count, as in their authors' code. Folders of val, A and
-R are named by WordNet id; the model's class names say which logit is whose, and without names they
-are in ImageNet's order."""
+R are named by WordNet id. The model's class names give the order of its logits; without names it is
+ImageNet's order."""
 
 
 def run(args: list[str]) -> int:
@@ -39,7 +39,7 @@ def run(args: list[str]) -> int:
     add("--a", metavar="DIR", help="ImageNet-A: 200 folders by WordNet id")
     add("--r", metavar="DIR", help="ImageNet-R: 200 folders by WordNet id")
     add = parser.add_argument
-    fitted = "fit a temperature to val, and use it for the ECE of V2, A and R"
+    fitted = "fit a temperature on val and use it for the ECE of V2, A and R"
     add("--temperature", action="store_true", help=fitted)
     options = parser.parse_args(args)
     _check(options)

@@ -13,8 +13,8 @@ def run(args: list[str]) -> int:
     """Prints one row per number of neighbours."""
     parser = bench_parser("knn", DESCRIPTION)
     add = parser.add_argument
-    add("--k", type=int, nargs="+", metavar="N", help="neighbours (default 10 20 100 200)")
-    add("--temperature", type=float, metavar="X", help="of the votes (default 0.07)")
+    add("--k", type=int, nargs="+", metavar="N", help="neighbours (default: 10 20 100 200)")
+    add("--temperature", type=float, metavar="X", help="temperature of the votes (default: 0.07)")
     options = parser.parse_args(args)
 
     from vit.extensions.evaluation.knn import (

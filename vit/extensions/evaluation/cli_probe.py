@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Fits a logistic regression to the features of all training images and evaluates it on test, once.
-Its inverse regularisation C is chosen on val, or on a tenth of train. As DINOv2's, in float64.
---kind attentive pools patches by attention, as AIM's; its learning rate is chosen likewise."""
+Its inverse regularisation C is chosen on val, or on a tenth of train. As in DINOv2, in float64.
+--kind attentive pools the patches by attention, as in AIM; its learning rate is chosen likewise."""
 
 
 def run(args: list[str]) -> int:
@@ -32,11 +32,11 @@ def run(args: list[str]) -> int:
     parts: list[SplitName] = ["train", bench.split]
     if bench.split == "test" and bench.data.splits.val is not None:
         parts.append("val")
-    found = [bench.features(split) for split in parts]
-    train, test, *val = [(features.values, features.labels) for features in found]
+    of_parts = [bench.features(split) for split in parts]
+    train, test, *val = [(features.values, features.labels) for features in of_parts]
     given: Any = (train, test, bench.data.num_classes)
     groups = bench.data.image_set("train").groups
-    groups = None if groups is None else groups.select(found[0].indices)
+    groups = None if groups is None else groups.select(of_parts[0].indices)
     choice: Any = {"val": val[0] if val else None, "groups": groups}
     if options.kind == "attentive":
         from vit.extensions.evaluation.attentive import attentive_accuracy
@@ -61,15 +61,15 @@ def _options(args: list[str]) -> Namespace:
         "--num-c",
         type=int,
         metavar="N",
-        help="values of C, from 1e-6 to 1e5 (default 12: powers of ten; DINOv2 takes 45)",
+        help="number of values of C from 1e-6 to 1e5 (default: 12, powers of ten; DINOv2: 45)",
     )
     kinds = ("logistic", "attentive")
-    text = "attentive holds all patches in memory, in float16 (default logistic)"
+    text = "attentive holds all patches in memory, in float16 (default: logistic)"
     parser.add_argument("--kind", choices=kinds, default="logistic", help=text)
     return parser.parse_args(args)
 
 
-def _show(about: dict[str, Any], result: "ProbeResult", chosen_on: str, as_json: bool) -> None:
+def _show(about: dict[str, object], result: "ProbeResult", chosen_on: str, as_json: bool) -> None:
     name = "c" if about["kind"] == "logistic" else "rate"
     if as_json:
         document = {

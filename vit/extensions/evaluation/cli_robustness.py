@@ -10,19 +10,19 @@ from vit.errors import UserError
 from vit.extensions.evaluation.cli_frozen import bench_parser, load_frozen, one_data_set
 
 DESCRIPTION = """\
-Top-1 errors on 15 kinds of corruption in 5 strengths (arXiv:1903.12261). The pictures are generated
+Measures top-1 errors on 15 corruptions in 5 strengths (arXiv:1903.12261). Pictures are generated
 from the images of --data, or read from ImageNet-C's folders or the files of CIFAR-10-C and -100-C:
-only these official ones compare with papers."""
+only these official files can be compared with papers."""
 
 
 def run(args: list[str]) -> int:
     """Prints a row per kind."""
     parser = bench_parser("robustness", DESCRIPTION, cached=False)
     add = parser.add_argument
-    other = "whose errors on the same pictures are the unit (ImageNet-C: AlexNet's)"
+    other = "divide by this model's errors on the same pictures (ImageNet-C: by AlexNet's)"
     add("--relative-to", metavar="MODEL", help=other)
-    add("--limit", type=whole_number, metavar="N", help="images, drawn (default: all)")
-    add("--seed", type=int, metavar="N", help="of generated pictures (default 0)")
+    add("--limit", type=whole_number, metavar="N", help="images, drawn at random (default: all)")
+    add("--seed", type=int, metavar="N", help="seed of generated pictures (default: 0)")
     options = parser.parse_args(args)
     document = _measured(options)
     print(json.dumps(document, indent=2) if options.json else _table(document))
@@ -49,8 +49,8 @@ def _measured(options: Namespace) -> dict[str, Any]:
     source = Source(pictures, sets, options.limit, options.seed or 0)
     for model in models:  # a class that one lacks is found before anything is computed
         source.read_by(model, next(iter(sets)), 1)
-    (errors, images), *found = map(source.errors, models)
-    reference = found[0][0] if found else None
+    (errors, images), *others = map(source.errors, models)
+    reference = others[0][0] if others else None
     if (
         pictures == "ImageNet-C"
         and other is None

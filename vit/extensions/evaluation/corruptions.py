@@ -131,10 +131,10 @@ def _defocus_blur(x: np.ndarray, numbers: tuple[float, float], _: Draws) -> np.n
     return signal.fftconvolve(padded, kernel[..., None], mode="valid", axes=(0, 1))
 
 
-def _moved(x: np.ndarray, numbers: Sequence[Any], degrees: float) -> np.ndarray:
+def _moved(x: np.ndarray, numbers: Sequence[float], degrees: float) -> np.ndarray:
     """ImageMagick's motion blur: half a Gaussian along a line, of pixels `k` rounded steps off."""
     (height, width, _), (radius, sigma) = x.shape, numbers
-    steps = np.arange(2 * radius + 1)
+    steps = np.arange(int(2 * radius) + 1)
     weights = np.exp(-((steps / sigma) ** 2) / 2)
     direction = np.sin(np.radians(degrees)), np.cos(np.radians(degrees))
     offsets = np.ceil(steps[:, None] * direction - 0.5).astype(int)
@@ -171,24 +171,24 @@ def _zoom_blur(x: np.ndarray, numbers: tuple[float, float], _: Draws) -> np.ndar
     return (x + sum(zoomed(x, factor) for factor in factors)) / (len(factors) + 1)
 
 
-def _snow(x: np.ndarray, numbers: Sequence[Any], draws: Draws) -> np.ndarray:
-    mean, std, zoom, least, *blur, kept = numbers
+def _snow(x: np.ndarray, numbers: Sequence[float], draws: Draws) -> np.ndarray:
+    mean, std, zoom, least, *blur, share = numbers
     flakes = zoomed(draws.normal(mean, std, (*x.shape[:2], 1)), zoom)
     flakes = np.where(flakes < least, 0, flakes).clip(0, 1)
     flakes = _moved(flakes, blur, draws.uniform(-135, -45))
     whitened = np.maximum(x, 1.5 * (x @ _LUMA)[..., None] + 0.5)
-    return kept * x + (1 - kept) * whitened + flakes + np.rot90(flakes, 2)
+    return share * x + (1 - share) * whitened + flakes + np.rot90(flakes, 2)
 
 
 def _frost(x: np.ndarray, numbers: tuple[float, float, int], draws: Draws) -> np.ndarray:
-    kept, weight, shrink = numbers
+    share, weight, shrink = numbers
     height, width, _ = x.shape
     ridges = np.zeros((height * shrink, width * shrink))
     for decay in (1.2, 1.3, 1.4):
         heights = plasma(max(ridges.shape), decay, draws)[: len(ridges), : ridges.shape[1]]
         ridges = np.maximum(ridges, 1 - abs(2 * heights - 1))
     ridges = (ridges**6).reshape(height, shrink, width, shrink).mean((1, 3))
-    return kept * x + weight * ridges[..., None] * _ICE
+    return share * x + weight * ridges[..., None] * _ICE
 
 
 def _fog(x: np.ndarray, numbers: tuple[float, float], draws: Draws) -> np.ndarray:
@@ -245,7 +245,7 @@ def _picture(x: np.ndarray) -> Image.Image:
 
 
 class Kind(NamedTuple):
-    """One kind: what it does to `h w 3` in [0, 1], and its numbers by strength."""
+    """Kind of corruption: the change of `h w 3` in [0, 1], and its numbers by strength."""
 
     change: Callable[[np.ndarray, Any, Draws], np.ndarray]
     at_224: Sequence[Any]

@@ -24,6 +24,7 @@ from vit.data.sources import ImageSet, SplitName
 from vit.errors import UserError
 from vit.extensions.serving.engines import Engine
 from vit.extensions.sources.digests import images_digest
+from vit.inference.runtimes import Precision
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model, ModelConfig
 from vit.preprocessing import Preprocess
@@ -36,7 +37,7 @@ Layer = Literal["pre_logits", "pooled", "logits", "patches"]
 """pre_logits: input of the head. pooled: the same before the tanh layer that some models have.
 logits: output of the head. patches: tokens before the pooling, after the final norm, in float16."""
 
-Precision = Literal["float32", "float64", "bfloat16"]
+ExtractorPrecision = Precision | Literal["float64"]
 
 _VERSION = 1
 """Increase when the same model, images and settings result in other features than before."""
@@ -65,7 +66,7 @@ class Extractor:
         model: "Model | Engine",
         layer: Layer,
         *,
-        precision: Precision = "float32",
+        precision: ExtractorPrecision = "float32",
         device: str = "cpu",
         cache: Path | None = None,
     ) -> None:

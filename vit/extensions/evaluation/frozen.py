@@ -9,7 +9,12 @@ from vit.data.module import ImageData
 from vit.data.settings import Loading, Splitting
 from vit.data.sources import SplitName
 from vit.errors import UserError
-from vit.extensions.evaluation.features import Extractor, Features, Layer, found_layer
+from vit.extensions.evaluation.features import (
+    Extractor,
+    Features,
+    Layer,
+    found_layer,
+)
 from vit.extensions.serving.engines import Engine, in_openvino, open_engine
 from vit.inference.runtimes import Precision, is_export
 from vit.models.zoo import Model
@@ -108,8 +113,8 @@ class Frozen:
 def _in_openvino(
     model: Model, layer: Layer, preprocess: Preprocess, precision: Precision
 ) -> Engine:
-    found = found_layer(model.config, layer)
-    if found not in ("logits", found_layer(model.config, "pre_logits")):
+    computed = found_layer(model.config, layer)
+    if computed not in ("logits", found_layer(model.config, "pre_logits")):
         raise UserError(
             "these features are from before the model's tanh layer, and OpenVINO's graph has those "
             "after it: leave --engine openvino out"

@@ -26,7 +26,6 @@ from vit.ranking import top_classes
 NUM_CLASSES = 1000
 NUM_SHIFTED = 200
 """Classes of ImageNet-A, and of ImageNet-R."""
-NUM_REAL = 50_000
 
 _WORDNET_ID = re.compile(r"n\d{8}")
 _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -34,7 +33,7 @@ _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 @dataclass(frozen=True)
 class Score:
-    """One row of the table."""
+    """Row of the table: the accuracy on one set."""
 
     name: str
     images: int
@@ -133,41 +132,29 @@ def read_real(file: str | Path) -> list[list[int]]:
     path = Path(file).expanduser()
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        if all(0 <= label < NUM_CLASSES for labels in content for label in labels):
+            return content
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"cannot read the ReaL labels {path}: {error.strerror}; real.json is in "
+            f"cannot read the ReaL labels {path}: {error}; real.json is in "
             "github.com/google-research/reassessed-imagenet"
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); give real.json") from error
-    fits = isinstance(content, list) and all(
-        isinstance(labels, list) and all(type(k) is int and 0 <= k < NUM_CLASSES for k in labels)
-        for labels in content
-    )
-    if not fits:
-        raise UserError(f"{path} is not a list of lists of labels from 0 to 999; give real.json")
-    return content
+    raise UserError(f"{path} is not a list of lists of labels from 0 to 999; give real.json")
 
 
 def real_labels(real: list[list[int]], names: PathList, file: str | Path) -> list[list[int]]:
     """The ReaL labels of each image of val, by the number in its name.
 
-    `real` has an entry for each of the 50,000 images, or for each image of a smaller val that is
-    numbered from 1 without gaps. Raises UserError otherwise, or if a name has no number.
+    UserError for a name without a number, and for a number without labels.
     """
-    matches = [_VAL_NUMBER.search(name) for name in names]
-    if None in matches:
-        name = names[matches.index(None)]
-        raise UserError(
-            f"{name} is not named as ImageNet's val (ILSVRC2012_val_00000001.JPEG); its "
-            "number selects the ReaL labels"
-        )
-    numbers = [int(match[1]) for match in matches if match is not None]
-    if len(real) != NUM_REAL and sorted(numbers) != list(range(1, len(real) + 1)):
-        raise UserError(
-            f"{file} has labels for {len(real):,} images, val has {NUM_REAL:,}; download it again"
-        )
-    beyond = [number for number in numbers if not 1 <= number <= len(real)]
-    if beyond:
-        raise UserError(f"{file} has no label for image {beyond[0]} of val")
-    return [real[number - 1] for number in numbers]
+    labels = []
+    for name in names:
+        if (match := _VAL_NUMBER.search(name)) is None:
+            raise UserError(
+                f"{name} is not named as ImageNet's val (ILSVRC2012_val_00000001.JPEG); its "
+                "number selects the ReaL labels"
+            )
+        if not 1 <= (number := int(match[1])) <= len(real):
+            raise UserError(f"{file} has no label for image {number} of val; download it again")
+        labels.append(real[number - 1])
+    return labels

@@ -9,10 +9,10 @@ import torch
 from vit.console import Meter
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
+from vit.extensions.multilabel.average_precision import average_precision
 from vit.extensions.reports.intervals import Paired
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
-from vit.training.metrics import average_precision
 
 SIGNIFICANT = 0.05
 RESAMPLES, SEED = 1_000, 0

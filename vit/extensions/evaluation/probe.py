@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vit.console import Meter
 from vit.data.cut import held_out
-from vit.data.groups import cut_groups
 from vit.data.sources import PathList
 from vit.errors import UserError
+from vit.extensions.sources.groups import cut_groups
 from vit.logistic import minimise, two_columns
 
 NUM_C = 12
@@ -172,7 +172,7 @@ def probe_accuracy(
 def with_selection(
     train: Pair, val: Pair | None, groups: PathList | None
 ) -> tuple[Pair, np.ndarray, np.ndarray]:
-    """All images of the last fit, and the places of those to fit before and to choose by.
+    """Images of the last fit, and the places of those to fit before and to choose by.
 
     Without val, these are whole groups if `groups` names those of train. UserError if there are too
     few images or groups of each class.

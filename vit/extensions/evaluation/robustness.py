@@ -60,7 +60,7 @@ class Pictures:
     classes: Sequence[str]
 
     def splits(self, model: ModelClasses) -> Splits:
-        """All as test, labelled by the classes of a model. UserError for several labels per image,
+        """Images as test, labelled by a model's classes. UserError for several labels per image,
         and for a class that the model lacks."""
         places = {name: place for place, name in enumerate(model.names)}
         labels = self.images.labels
@@ -75,7 +75,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Source:
-    """What a model is tested on."""
+    """Pictures that a model is tested on."""
 
     name: str
     """generated, ImageNet-C or CIFAR-C."""
@@ -103,17 +103,17 @@ class Source:
         return data
 
     def errors(self, frozen: Frozen) -> tuple[Errors, int]:
-        """Those of a model, and the number of images of a set, without unreadable ones."""
-        found: Errors = {kind: [] for kind in self.sets}
+        """Errors of a model, and the number of images of a set, without unreadable ones."""
+        errors: Errors = {kind: [] for kind in self.sets}
         count = 0
         for kind, several in self.sets.items():
             for strength in range(1, len(several) + 1):
                 outputs = frozen.extractor(self.read_by(frozen, kind, strength), "test")
-                found[kind].append(float((outputs.values.argmax(1) != outputs.labels).mean()))
+                errors[kind].append(float((outputs.values.argmax(1) != outputs.labels).mean()))
                 count = len(outputs.labels)
                 name = f"{kind} {strength}" if kind else "without corruption"
-                say(f"{name}: {100 * found[kind][-1]:.1f} % of {count:,} images are wrong")
-        return found, count
+                say(f"{name}: {100 * errors[kind][-1]:.1f} % of {count:,} images are wrong")
+        return errors, count
 
 
 def output_names(frozen: Frozen, folders: Sequence[str]) -> list[str]:

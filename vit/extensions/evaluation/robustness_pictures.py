@@ -70,7 +70,7 @@ def _image_folders(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures
 
 
 def _folder(frozen: Frozen, root: str) -> Pictures:
-    """All images of a folder or file, labelled by the outputs of the model."""
+    """Images of a folder or file, labelled by the outputs of the model."""
     place = Path(root)
     inside = [each.name for each in place.iterdir() if each.is_dir()] if place.is_dir() else []
     data = frozen.images(root=root).read_as(classes=output_names(frozen, inside))
@@ -94,8 +94,10 @@ def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
             raise UserError(f"cannot read {kind}.npy and labels.npy in {root}: {error}") from error
         names = output_names(frozen, ())
         if (least := labels.min()) < 0 or labels.max() + 1 != len(names):
-            found = f"labels from {least} to {labels.max()}"
-            raise UserError(f"labels.npy in {root} has {found}, and the model {len(names)} classes")
+            raise UserError(
+                f"labels.npy in {root} has labels from {least} to {labels.max()}, and the model "
+                f"{len(names)} classes"
+            )
         paths = PathList(f"{kind}/{number}" for number in range(pixels.shape[1]))
         both = zip(pixels, labels, strict=True)
         sets[kind] = [Pictures(ImageSet(np.asarray(p), of, paths), names) for p, of in both]

@@ -12,7 +12,7 @@ from vit.tables import rows
 
 EPILOG = """\
 examples:
-  vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
+  vit convert B_16.npz my_model --to native           Google's file to a model directory of ours
   vit convert runs/pets my_model --to huggingface     a run for transformers
   vit convert B_16.npz my_model --compare             largest difference of the logits
 
@@ -25,21 +25,21 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(prog="vit convert", description=text, epilog=EPILOG)
     add = parser.add_argument
     add("source", help="weights: a run, a directory, a file, or a hub address")
-    add("destination", help="where to write, or the second file to compare")
+    add("destination", help="where to write, or the second model to compare")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--to", choices=rows("formats"), help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    text = "a field of the model's configuration that the file does not record, such as "
+    text = "set a field of the configuration that the file does not record, such as "
     text += "activation=gelu_tanh; may be repeated"
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help=text)
     heads = "num_heads={}".format
-    add("--num-heads", action="append", dest="set", type=heads, help="the same as --set num_heads=")
+    add("--num-heads", action="append", dest="set", type=heads, help="same as --set num_heads=SET")
     text = "pixels to resize the positions to, or to compare at"
     add("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help=text)
-    text = "of a run's probabilities: kept, for other libraries by dividing the head by it "
-    text += "(default), or left out; --compare divides the logits by those of both files"
+    text = "keep the run's temperature (default; other libraries: in the head's weights), or drop "
+    text += "it; --compare divides the logits by the temperatures of both models"
     add("--temperature", choices=("keep", "none"), default="keep", help=text)
-    kinds = "of a file with both: the raw weights or their average (default)"
+    kinds = "if the file has both: the raw weights, or their average (default)"
     add("--weights", choices=("raw", "average"), help=kinds)
     add("--overwrite", action="store_true", help="replace the model in the destination")
     add("--json", action="store_true", help="print the result as JSON")

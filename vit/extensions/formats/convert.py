@@ -1,17 +1,19 @@
 """Conversion between all layouts that are read and written, and the difference of two files."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vit.errors import UserError
-from vit.extensions.formats.exporting import without_temperature
+from vit.extensions.formats.exporting import Export, Writable, without_temperature
 from vit.extensions.formats.hub import fetch, is_address
+from vit.models.zoo import Model
 from vit.tables import resolve, rows
-from vit.weights.formats import Export, Format, NativeInfo
 from vit.weights.names import TRAINED_ON, record_of
+from vit.weights.native import NativeInfo, save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.report import LoadReport
 from vit.weights.weight_file import IN_DIRECTORY
@@ -44,25 +46,25 @@ def convert(
     UserError for a model that the library does not have, and for a destination of the wrong kind,
     a run, or one that holds a model, without `overwrite`.
     """
-    formats = {name: resolve(row) for name, row in rows("formats").items()}
-    if to not in formats:
-        raise UserError(f"format {to!r} is not one of {', '.join(formats)}")
-    target, suffix = Path(destination), formats[to].suffix
-    _check_kind(to, target, formats)
+    formats = writable_formats()
+    if to not in ("native", *formats):
+        raise UserError(f"format {to!r} is not one of {', '.join(('native', *formats))}")
+    target, suffix = Path(destination), formats[to].suffix if to in formats else ""
+    _check_kind(to, target, suffix, {each.suffix for each in formats.values() if each.suffix})
     _check_free(target, overwrite)
     path = fetch(str(source)) if is_address(source) else source
     model, report = load_pretrained(path, published_size=False, head="score", **options)
     report.source = str(source)
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
     extra |= {"temperature": None if raw else report.temperature, "thresholds": report.thresholds}
     extra = {name: value for name, value in extra.items() if value is not None}
-    info, notes = NativeInfo(report.classes, report.preprocess, extra), []
-    if to != "native" and "temperature" in extra:
-        notes.append(f"the head is divided by the temperature {extra['temperature']:.3g}")
-        state, info = without_temperature(state, info)
-    export = formats[to]().write(model.config, state, info)
-    written, notes = export.save(target), [*notes, *export.notes]
+    info = NativeInfo(report.classes, report.preprocess, extra)
+    if to == "native":
+        save = partial(save_native, model=model, **vars(info))
+        export = Export(save=save, multilabel=True)
+    else:
+        export = _export(formats[to](), model, info)
+    written, notes = export.save(target), export.notes
     if (record := record_of(source)) is not None:
         if suffix:
             notes.append(f"a file has no record of the images that were learned ({record})")
@@ -77,6 +79,17 @@ def convert(
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
 
 
+def _export(target: Writable, model: Model, info: NativeInfo) -> Export:
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    temperature = info.extra.get("temperature")
+    if temperature is not None:
+        state, info = without_temperature(state, info)
+    export = target.write(model.config, state, info)
+    if temperature is not None:
+        export.notes.insert(0, f"the head is divided by the temperature {temperature:.3g}")
+    return export
+
+
 _IN_MODEL_DIRECTORY = (
     *IN_DIRECTORY,
     "model.safetensors.index.json",
@@ -84,6 +97,12 @@ _IN_MODEL_DIRECTORY = (
     "preprocessor_config.json",
     TRAINED_ON,
 )
+
+
+def writable_formats() -> dict[str, type[Writable]]:
+    """Name -> format of another project that models are written in."""
+    formats = {name: resolve(row) for name, row in rows("formats").items()}
+    return {name: kind for name, kind in formats.items() if issubclass(kind, Writable)}
 
 
 def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
@@ -96,13 +115,11 @@ def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     return notes
 
 
-def _check_kind(to: str, target: Path, formats: dict[str, type[Format]]) -> None:
+def _check_kind(to: str, target: Path, suffix: str, suffixes: set[str]) -> None:
     """UserError for a file in place of a directory, and the other way round."""
-    suffix = formats[to].suffix
-    files = {".safetensors", *(each.suffix for each in formats.values() if each.suffix)}
     if suffix and target.suffix != suffix:
         raise UserError(f"{to} wants one file: name it {target.with_suffix(suffix)}")
-    if not suffix and (target.is_file() or target.suffix in files):
+    if not suffix and (target.is_file() or target.suffix in {".safetensors", *suffixes}):
         raise UserError(f"{to} wants a directory, and {target} is a file")
 
 

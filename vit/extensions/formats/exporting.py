@@ -1,9 +1,10 @@
 """Writing in the formats of others: a directory, the refusal of other models, and notes."""
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,9 +13,33 @@ from vit.errors import UserError
 from vit.models.config import ResNetConfig
 from vit.models.zoo import ModelConfig
 from vit.weights.adapt import HEAD
-from vit.weights.formats import NativeInfo
+from vit.weights.formats import Format
+from vit.weights.native import NativeInfo
 from vit.weights.sealed import write_safetensors
 from vit.writing import atomic, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A model in another format, complete in memory."""
+
+    save: Callable[[Path], list[Path]]
+    """Writes the file or directory; each file appears whole or not at all. Returns their paths."""
+    notes: list[str] = field(default_factory=list)
+    """Where the other library's arithmetic differs from the model's."""
+    multilabel: bool = False
+    """The format records that an image may have several labels."""
+
+
+class Writable(Format):
+    """A format that models are written in, too."""
+
+    suffix: ClassVar[str] = ""
+    """Suffix of the file that `write` makes; "" for a directory."""
+
+    @abstractmethod
+    def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+        """A model in this format. UserError where no model of the project gives the same logits."""
 
 
 def without_temperature(
@@ -68,11 +93,11 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
         raise UserError(f"{project} has no {', '.join(missing)}; {remedy}")
 
 
-def arithmetic_notes(project: str, config: ModelConfig, **fields: object) -> list[str]:
+def arithmetic_notes(project: str, config: ModelConfig, **expected: object) -> list[str]:
     """Notes on values of a project's models that differ from this model's."""
     has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
     notes = []
-    for name, theirs in fields.items():
+    for name, theirs in expected.items():
         ours = getattr(config, name, theirs)
         if ours != theirs and (name != "ws_mode" or has_convolutions):
             notes.append(f"{project} computes with {name}={theirs!r}, this model with {ours!r}")

@@ -17,14 +17,21 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed
+from vit.extensions.formats.exporting import (
+    ANY,
+    Export,
+    Writable,
+    arithmetic_notes,
+    check_expressed,
+)
 from vit.extensions.formats.facts import grid_of, patch_size_of
-from vit.extensions.formats.layout import HWIO, TRANSPOSED, Op, Rule, bound, exported
+from vit.extensions.formats.layout import HWIO, TRANSPOSED, Op, Rule, bound, exported, renamed
 from vit.extensions.formats.preprocessing import squashed
 from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
+from vit.weights.formats import Recognised
+from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 from vit.writing import atomic
 
@@ -46,7 +53,7 @@ def _canonical(key: str) -> str:
     return f"MAPHead_0/{key}" if _OLD_MAP.match(key) else key
 
 
-class Google(Format):
+class Google(Writable):
     """Row of the table `formats`."""
 
     suffix = ".npz"
@@ -59,7 +66,7 @@ class Google(Format):
     @override
     def recognise(self, file: WeightFile) -> Recognised:
         """A Google file as one of our models, with the arithmetic of Google's code."""
-        named = file.renamed(_canonical)
+        named = renamed(file, _canonical)
         original = {_canonical(key): key for key in file.shapes}
         recognised = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
         recognised.used = {original[key] for key in recognised.used}

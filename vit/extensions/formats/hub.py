@@ -45,7 +45,7 @@ def fetch(address: str) -> Path:
 
 def download_weights(address: str, **options: Any) -> Path:
     """`download` of a file of weights at gs:// or https://."""
-    from vit.weights.weight_file import kind_of  # torch
+    from vit.extensions.formats.files import kind_of  # torch
 
     return download(url_of(address), check=kind_of, **options)
 
@@ -56,7 +56,8 @@ def url_of(address: str) -> str:
 
 
 def _fetch_huggingface(address: str) -> Path:
-    from vit.weights.weight_file import IN_DIRECTORY, reason  # torch
+    from vit.weights.archives import reason  # torch
+    from vit.weights.weight_file import IN_DIRECTORY
 
     parts = _HF.match(address)
     if parts is None:
@@ -84,7 +85,7 @@ def _fetch_huggingface(address: str) -> Path:
 
 def _silence(hub: Any, repository: str, revision: str | None) -> str:
     """Why only the cache can be used, else "". The library waits for a silent hub for ever."""
-    from vit.weights.weight_file import reason  # torch
+    from vit.weights.archives import reason  # torch
 
     if offline():
         return "HF_HUB_OFFLINE is set"

@@ -13,17 +13,20 @@ from typing_extensions import override
 from vit.errors import UserError
 from vit.extensions.formats import huggingface_bit as bit
 from vit.extensions.formats import huggingface_reading as reading
-from vit.extensions.formats.exporting import ANY, check_expressed, directory
+from vit.extensions.formats.descriptions import check_descriptions
+from vit.extensions.formats.exporting import ANY, Export, Writable, check_expressed, directory
 from vit.extensions.formats.huggingface_labels import THRESHOLDS, labels
 from vit.extensions.formats.layout import exported
 from vit.extensions.formats.preprocessing import HUGGING_FACE, rounding_note, to_huggingface
+from vit.extensions.formats.rotary import Rotary
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
+from vit.weights.formats import Recognised
+from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 
 
-class HuggingFace(Format):
+class HuggingFace(Writable):
     """Row of the table `formats`."""
 
     @override
@@ -32,6 +35,7 @@ class HuggingFace(Format):
 
     @override
     def recognise(self, file: WeightFile) -> Recognised:
+        check_descriptions(file)
         if (error := reading.refusal(file)) is not None:
             raise error
         return (reading if reading.matches(file) else bit).recognise(file)
@@ -60,6 +64,7 @@ class HuggingFace(Format):
     @override
     def refuse(self, file: WeightFile) -> UserError | None:
         """The error for a family that config.json names, or a tensor that no model of ours has."""
+        check_descriptions(file)
         return reading.refusal(file)
 
 
@@ -79,7 +84,7 @@ def _written(
         config.depth,
         [reading.SPELLINGS[spelling]],
         dinov3=dinov3,
-        keyless=config.rotary is not None and not config.rotary.key_bias,
+        keyless=dinov3 and not Rotary.of(config.rotary).key_bias,
     )
     if kind == "deit" and config.num_classes:
         rules = [
@@ -179,8 +184,7 @@ def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str
 
 
 def _values_of_dinov3(config: ViTConfig) -> dict[str, Any]:
-    rotary, gated = config.rotary, config.activation == "swiglu"
-    assert rotary is not None
+    rotary, gated = Rotary.of(config.rotary), config.activation == "swiglu"
     return {
         **({"hidden_act": "silu"} if gated else {}),
         "use_gated_mlp": gated,

@@ -8,6 +8,7 @@ dinov3_vit}/modeling_*.py and conversion_mapping.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from vit.errors import UserError
 from vit.extensions.formats.facts import (
@@ -20,7 +21,8 @@ from vit.extensions.formats.huggingface_labels import label_kind, names_in
 from vit.extensions.formats.layout import HALVES, JOINED, KEYLESS, SAME, Rule, bound, layer
 from vit.extensions.formats.preprocessing import HUGGING_FACE, from_huggingface, preparation
 from vit.extensions.formats.refusals import refused, sign_of_others
-from vit.models.config import Activation, PosResize, Rotary, ViTConfig
+from vit.extensions.formats.rotary import Rotary
+from vit.models.config import Activation, PosResize, ViTConfig
 from vit.models.fields import as_size
 from vit.weights.formats import MissingFact, Recognised
 from vit.weights.weight_file import WeightFile
@@ -182,7 +184,7 @@ def _config(file: WeightFile, prefix: str, stem: str, depth: int) -> ViTConfig:
         num_registers=(register_tokens or (1, 0))[1] + int(distillation and not teacher),
         pos_embed="none" if dinov3 else "learned",
         pos_resize="bilinear" if config.get("model_type") == "dpt" else resize,
-        rotary=_rotary(file) if dinov3 else None,
+        rotary=asdict(_rotary(file)) if dinov3 else None,
         representation_size=pooler[0] if pooler and not head else None,
         layer_scale=config.get("layerscale_value", 1.0) if scaled else None,
         activation="swiglu" if gated else _activation(file),

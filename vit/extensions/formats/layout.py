@@ -5,7 +5,7 @@ loading runs them from left to right and exporting from right to left, so the tw
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.weights.building import listed
 from vit.weights.formats import LazyTensors
-from vit.weights.weight_file import WeightFile
+from vit.weights.weight_file import Shapes, WeightFile
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ def layer(ours: str, *theirs: str, op: Op = SAME) -> list[Rule]:
         Rule(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), op)
         for part in ("weight", "bias")
     ]
+
+
+def renamed(file: WeightFile, rename: Callable[[str], str | None]) -> WeightFile:
+    """The same tensors under other names; those renamed to None are hidden."""
+    pairs = {new: old for old in file.shapes if (new := rename(old)) is not None}
+    shapes = Shapes({new: file.shapes[old] for new, old in pairs.items()})
+    return replace(file, shapes=shapes, read=lambda name: file.read(pairs[name]))
 
 
 def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str]]:

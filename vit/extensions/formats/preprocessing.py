@@ -110,6 +110,8 @@ def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
     """(height, width) of the resize, and True if it is that of the shorter side."""
     if isinstance(entry, int):
         return (entry, entry), is_edge
+    if None in entry.values():
+        raise _unlike("size", entry)
     if set(entry) == {"height", "width"}:
         return (entry["height"], entry["width"]), False
     if set(entry) == {"shortest_edge"}:
@@ -169,6 +171,7 @@ _TIMM_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
 
 def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
     """A timm pretrained_cfg; None if it is absent. Raises Inexpressible."""
+    values = {name: value for name, value in values.items() if value is not None}
     mode, filter_ = values.get("crop_mode", "center"), values.get("interpolation", "bicubic")
     if not {"mean", "std", "input_size"} <= set(values):
         return None

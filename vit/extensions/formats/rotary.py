@@ -7,15 +7,57 @@ Shapes: n = gh gw patches row by row, e channels per head.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.models.config import Rotary, ViTConfig
+from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, UserError, check_range
+from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Rotation
+from vit.models.fields import check_kinds, known_fields
 from vit.models.vision_transformer import VisionTransformer
 from vit.shapes import Float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary positions of DINOv3 (arXiv:2508.10104): queries and keys of the patches turn by angles
+    that grow with row and column (arXiv:2104.09864), from -1 to 1 along each axis of any grid."""
+
+    period: float = 100.0
+    """The longest period over the shortest one; the others are a geometric series between them."""
+    key_bias: bool = False
+    """The keys have biases; without, those in `qkv.bias` are not used and not trained."""
+    shift: float | None = None
+    """In training, coordinates of an axis move by up to this much, uniformly per batch."""
+    jitter: float | None = None
+    """In training, each axis is scaled by a factor from 1/jitter to jitter, log-uniformly."""
+    rescale: float | None = None
+    """In training, both axes are scaled by one factor from 1/rescale to rescale, log-uniformly."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        check_range("period", self.period, POSITIVE)
+        ranges = {"shift": NOT_NEGATIVE, "jitter": AT_LEAST_ONE, "rescale": AT_LEAST_ONE}
+        for name, allowed in ranges.items():
+            if (value := getattr(self, name)) is not None:
+                check_range(name, value, allowed)
+
+    @classmethod
+    def of(cls, values: object) -> "Rotary":
+        """From plain JSON types."""
+        if isinstance(values, Rotary):
+            return values
+        if not isinstance(values, Mapping):
+            raise UserError(f"rotary={values!r} must be an object such as {{}}, DINOv3's, or null")
+        try:
+            return cls(**known_fields(cls, dict(values)))
+        except UserError as error:
+            raise UserError(f"rotary: {error}") from None
+
 
 UNMOVED = Rotary()  # made here, as torch.compile cannot trace its checks
 
@@ -24,6 +66,12 @@ def build(config: ViTConfig, model: VisionTransformer | None) -> VisionTransform
     """The model with rotary positions in every layer, and with no bias of keys but by request."""
     model = VisionTransformer(config) if model is None else model
     rotary = Rotary.of(config.rotary)
+    if config.head_size % 4:
+        raise UserError(
+            f"rotary positions turn pairs of channels along two axes, so the head size must be "
+            f"a multiple of 4; width={config.width} with num_heads={config.num_heads} makes it "
+            f"{config.head_size}"
+        )
     model.rope = RotaryEmbedding(rotary, config.head_size)
     for module in model.blocks.modules():
         if isinstance(module, Attention) and not rotary.key_bias:

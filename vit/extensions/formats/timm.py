@@ -13,15 +13,25 @@ from typing_extensions import override
 
 from vit.errors import UserError
 from vit.extensions.formats import timm_reading as reading
-from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed, directory
+from vit.extensions.formats.descriptions import check_descriptions
+from vit.extensions.formats.exporting import (
+    ANY,
+    Export,
+    Writable,
+    arithmetic_notes,
+    check_expressed,
+    directory,
+)
 from vit.extensions.formats.layout import Rule, exported
 from vit.extensions.formats.preprocessing import rounding_note, to_timm
 from vit.extensions.formats.refusals import FAMILIES, refused
+from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import architecture_of
-from vit.models.config import ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.zoo import ModelConfig
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
+from vit.weights.formats import Recognised
+from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 
 _HYBRIDS = {tuple(depths): name for name, depths in FAMILIES["hybrids"].items()}
@@ -29,7 +39,7 @@ _RESNETS = {(tuple(depths), width): name for name, (depths, width) in FAMILIES["
 _DINOV3 = "vit_base_patch16_dinov3_qkvb"
 
 
-class Timm(Format):
+class Timm(Writable):
     """Row of the table `formats`."""
 
     @override
@@ -38,6 +48,7 @@ class Timm(Format):
 
     @override
     def recognise(self, file: WeightFile) -> Recognised:
+        check_descriptions(file)
         return reading.recognise(file)
 
     @override
@@ -47,6 +58,7 @@ class Timm(Format):
     @override
     def refuse(self, file: WeightFile) -> UserError | None:
         """The error for any architecture that config.json names."""
+        check_descriptions(file)
         architecture = architecture_of(file)
         return None if architecture is None else refused("timm", architecture)
 
@@ -67,7 +79,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         pool, num_features = arguments["global_pool"], config.width
         if config.rotary is not None:
             split, notes = arguments["swiglu_align_to"] > 0, []
-            tensors = exported(tensors, [_of_dinov3(k, config.rotary, split) for k in tensors])
+            rotary = Rotary.of(config.rotary)
+            tensors = exported(tensors, [_of_dinov3(k, rotary, split) for k in tensors])
         if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
             table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
             gap = table.new_zeros(1, config.num_registers, config.width)
@@ -158,7 +171,7 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         return arguments
     arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
     if config.rotary is not None:
-        return arguments | _arguments_of_dinov3(config, config.rotary)
+        return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
     return arguments | {
         "fc_norm": config.norm_after_pool,
         "reg_tokens": config.num_registers,

@@ -13,7 +13,8 @@ from typing import Any
 from vit.errors import UserError
 from vit.extensions.formats.facts import heads_of_width
 from vit.extensions.formats.refusals import FAMILIES, refused
-from vit.models.config import Activation, Rotary, ViTConfig
+from vit.extensions.formats.rotary import Rotary
+from vit.models.config import Activation, ViTConfig
 from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 

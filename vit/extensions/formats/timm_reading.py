@@ -6,6 +6,7 @@ facebookresearch/deit and facebookresearch/dinov2 for the names their own files 
 """
 
 import re
+from dataclasses import asdict
 from typing import Any, Literal
 
 from vit.errors import UserError
@@ -17,11 +18,12 @@ from vit.extensions.formats.facts import (
     patch_size_of,
     positions_into_token,
 )
-from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound
+from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound, renamed
 from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
 from vit.extensions.formats.refusals import refused, sign_of_others
+from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import Family
-from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
+from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, ViTConfig
 from vit.models.fields import as_size
 from vit.weights.formats import Recognised
 from vit.weights.weight_file import WeightFile
@@ -69,13 +71,13 @@ def recognise(file: WeightFile) -> Recognised:
     if _PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
     decoder = _decoder(file)
-    file = file.renamed(lambda key: None if key in decoder else key)
+    file = renamed(file, lambda key: None if key in decoder else key)
     entry = families.family_of(file)
     if error := sign_of_others(file.path, file.shapes):
         raise error
     rotary = families.rotary_of(file, entry)
     names = {key: _our_name(key, rotary) for key in file.shapes}
-    shapes = file.renamed(names.get).shapes
+    shapes = renamed(file, names.get).shapes
     families.check_arguments(file, entry, shapes, rotary)
     rules = [
         (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
@@ -183,7 +185,7 @@ def _config(
         layer_scale=1e-5 if scaled else None,
         activation=families.activation(file, entry, shapes),
         layer_norm_eps=families.epsilon(file, rotary),
-        rotary=rotary,
+        rotary=None if rotary is None else asdict(rotary),
         stem_depths=stem_depths,
         ws_mode="timm",
     )

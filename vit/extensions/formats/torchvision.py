@@ -10,20 +10,27 @@ from torch import Tensor
 from typing_extensions import override
 
 from vit.errors import UserError
-from vit.extensions.formats.exporting import ANY, arithmetic_notes, check_expressed
+from vit.extensions.formats.exporting import (
+    ANY,
+    Export,
+    Writable,
+    arithmetic_notes,
+    check_expressed,
+)
 from vit.extensions.formats.facts import count_layers, grid_of, heads_of_width
 from vit.extensions.formats.layout import Rule, bound, exported, layer
 from vit.extensions.formats.preprocessing import of_imagenet
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
-from vit.weights.formats import Export, Format, NativeInfo, Recognised
+from vit.weights.formats import Recognised
+from vit.weights.native import NativeInfo
 from vit.weights.sealed import write_torch
 from vit.weights.weight_file import WeightFile
 
 _LAYER = "encoder.layers.encoder_layer_"
 
 
-class Torchvision(Format):
+class Torchvision(Writable):
     """Row of the table `formats`."""
 
     suffix = ".pth"

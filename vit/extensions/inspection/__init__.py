@@ -1,6 +1,7 @@
-"""What a trained model looks at: attention, relevance of patches, filters, positions, as tensors.
+"""Attention, relevance of patches, filters and positions of a trained model, as tensors.
 
-Functions take a model, which they leave as it was, and normalised images `b c h w`
+Adds `vit inspect`, these functions, and the picture of what a model looked at on the report's
+page. Functions take a model, which they leave as it was, and normalised images `b c h w`
 (`vit.transforms`) of any size that divides into patches. Page: docs/inspection.md.
 """
 

@@ -75,8 +75,8 @@ def each_layer(
 
 
 def attention_of(model: VisionTransformer, layer: int) -> nn.Module:
-    """Of a layer. UserError if something else is in its place, or if layers are the same one, or
-    are on another grid than the patches."""
+    """Attention module of a layer. UserError if something else is in its place, or if layers are
+    the same one, or are on another grid than the patches."""
     if "stack" in model.config.variant:
         raise UserError(
             "attention maps are of layers on all patches, each its own: no variant.stack"
@@ -120,5 +120,5 @@ def attention_weights(module: Any, inputs: Inputs) -> Tensor:
 
 
 def bias_of(module: Any, q: Tensor, place: Place) -> Tensor | None:
-    """What is added to the scores of queries, by the place or by a variant's attention."""
+    """Bias of the scores of queries, by the place or by a variant's attention."""
     return module.bias(q, place) if hasattr(module, "bias") else place.bias

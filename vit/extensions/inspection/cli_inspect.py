@@ -15,7 +15,7 @@ examples:
   vit inspect dinov2_s14 photo.jpg                         figures and inspection.html
   vit inspect runs/my_photos-finetune photos/ --class cat  evidence for one class
   vit inspect vit_b16.augreg_in21k photo.jpg --image-size 192x256 --layers 0 5 11
-  vit inspect MODEL                                        filters and position embeddings alone"""
+  vit inspect MODEL                                        only filters and position embeddings"""
 
 
 def run(args: list[str]) -> int:
@@ -59,12 +59,12 @@ def _options(args: list[str]) -> Namespace:
         epilog=EPILOG,
     )
     add = parser.add_argument
-    add("model", help="a run, a directory or file of weights, a name or an address")
-    add("images", nargs="*", help="pictures, or folders of them")
-    add("--out", default="inspection", metavar="DIR", help="default inspection")
-    add("--layers", type=int, nargs="+", metavar="N", help="layers from 0 (default: four of them)")
-    add("--heads", type=int, nargs="+", metavar="N", help="heads from 0 (default: all)")
+    add("model", help="a run, a directory or file of weights, a name, or an address")
+    add("images", nargs="*", help="pictures, or folders of pictures")
+    add("--out", default="inspection", metavar="DIR", help="default: inspection")
+    add("--layers", type=int, nargs="+", metavar="N", help="layers, from 0 (default: four of them)")
+    add("--heads", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
     add("--class", dest="label", metavar="NAME", help="name or index (default: the predicted one)")
     add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
-    add("--device", help="such as cpu or cuda (default: the best)")
+    add("--device", help="such as cpu or cuda (default: a GPU if there is one)")
     return parser.parse_args(args)

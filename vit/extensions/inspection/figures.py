@@ -80,7 +80,7 @@ def positions(similarity: Tensor) -> Figure:
 
 
 def by_depth(values: Tensor, label: str, title: str) -> Figure:
-    """One dot per head over the depth of its layer (Figures 7 right and 11), `layers heads`."""
+    """Dots, one per head, over the depth of the layer (Figures 7 right and 11), `layers heads`."""
     figure = new_figure(4.8, 3.2, LIGHT)
     axes = figure.add_subplot()
     style_axes(axes, LIGHT)

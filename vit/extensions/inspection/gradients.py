@@ -132,8 +132,8 @@ def class_scores(logits: Tensor, classes: Classes) -> Tensor:
 
 @contextmanager
 def _frozen(model: Any) -> Iterator[None]:
-    """No parameter needs a gradient and layers are recomputed: ViT-B/16 at 384 pixels then needs a
-    third of the memory."""
+    """Freezes parameters and recomputes layers: ViT-B/16 at 384 pixels then needs a third of the
+    memory."""
     recompute = model.activation_checkpointing
     model.activation_checkpointing = True
     needing = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""All that is shown of one photo, and the one picture of it for a report.
+"""Maps and pictures of one photo, and the one picture of it for a report.
 
 Shapes: heads, n tokens, p prefix tokens, gh gw rows and columns of patches.
 """
@@ -52,7 +52,7 @@ class Look:
 def look(
     subject: Subject, photo: Photo, layers: Sequence[int], heads: Sequence[int], label: int | None
 ) -> Look:
-    """All that `vit inspect` shows of one photo; `label` None is the predicted class.
+    """Maps and pictures that `vit inspect` shows of a photo; `label` None is the predicted class.
 
     A ResNet has Grad-CAM alone, an encoder without classes nothing about classes, and attention
     pooling no rollout.

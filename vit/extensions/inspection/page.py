@@ -4,7 +4,7 @@ Photos are JPEG and maps are grey PNG files within it. A map has a row per query
 key: prefix tokens first, then cells, which are squares of patches in grids of more than CELLS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ CELLS = 400
 
 
 def inspection_page(
-    name: str, about: str, images: Sequence[dict[str, Any]], prefix_names: Sequence[str]
+    name: str, about: str, images: Sequence[Mapping[str, object]], prefix_names: Sequence[str]
 ) -> str:
     """The document. `images`: `page_image` of each photo; `about`: the line below the title."""
     return page(
@@ -36,7 +36,7 @@ def inspection_page(
 
 
 def page_image(look: Look, patch_size: int) -> dict[str, Any]:
-    """One photo for the script."""
+    """Data of a photo for the script."""
     picture = look.photo.picture
     values: dict[str, Any] = {
         "name": look.photo.name,

@@ -37,7 +37,7 @@ def position_similarity(model: nn.Module) -> Tensor:
     vit = transformer(model)
     table = vit.position_table(vit.config.grid)
     if table is None:
-        kind = "rotary positions alone" if vit.config.rotary else "pos_embed='none'"
+        kind = "rotary positions alone" if vit.config.rotary is not None else "pos_embed='none'"
         kind = f"variant={vit.config.variant}" if vit.config.variant else kind
         raise UserError(f"this model has no position embeddings ({kind})")
     patches = table[0, table.shape[1] - vit.config.num_patches :].cpu().double()

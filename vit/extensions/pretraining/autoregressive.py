@@ -5,7 +5,6 @@ Shapes: b batch, n patches, m = n - 1 next ones, d width, o pixels of a patch (R
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,22 +12,19 @@ from torch import Tensor, nn
 
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.masking import Corruption, rows
-from vit.extensions.pretraining.objective import (
+from vit.extensions.pretraining.patch_prediction import (
     Grid,
-    Layers,
-    Objective,
-    Pair,
-    Pixels,
+    PatchPrediction,
     fix_positions,
     sines,
 )
-from vit.extensions.pretraining.patch_prediction import PatchPrediction
+from vit.extensions.pretraining.targets import Pixels
 from vit.models.backbone import run
 from vit.models.config import ViTConfig
 from vit.models.encoder import Mlp
 from vit.models.initialization import mlp_
-from vit.models.vision_transformer import VisionTransformer
 from vit.shapes import Float, Int
+from vit.training.counted_data import Batch
 
 
 class Autoregressive(PatchPrediction):
@@ -45,6 +41,11 @@ class Autoregressive(PatchPrediction):
         norm_pix: The pixels of a patch are predicted less their mean, over their deviation.
     """
 
+    caption = (
+        "the image; its prefix; every later patch as it was predicted from the true patches before "
+        "it{note}; the true ones."
+    )
+
     def __init__(
         self,
         name: str | None = None,
@@ -58,66 +59,60 @@ class Autoregressive(PatchPrediction):
         check_range("head_depth", head_depth, NOT_NEGATIVE)
         if head_width < 8 or head_width % 4:
             raise UserError(f"head_width={head_width} must be a multiple of 4, from 8 on")
-        objective = NextPatches(Pixels(norm_pix), prefix, head_width, head_depth)
-        super().__init__(name, objective=objective, **shared)
+        super().__init__(name, predicted=Pixels(norm_pix), **shared)
+        self.prefix = prefix
+        self._check_encoder()
+        fix_positions(self.model, fresh=self.load_report is None)
+        self.head = Head(self.model.config, head_width, head_depth)
 
-
-@dataclass(frozen=True)
-class NextPatches(Objective):
-    """The pixels of the next patch, predicted by a head from those up to here."""
-
-    prefix: bool
-    head_width: int
-    head_depth: int
-    caption = (
-        "the image; its prefix; every later patch as it was predicted from the true patches before "
-        "it{note}; the true ones."
-    )
-
-    def layers(self, encoder: VisionTransformer, *, fresh: bool) -> Layers:
-        if encoder.num_prefix_tokens:
+    def _check_encoder(self) -> None:
+        """UserError for tokens beside the patches, and for parts that no mask hides."""
+        if self.model.num_prefix_tokens:
             raise UserError(
                 "this task has patches alone: set model.architecture {class_token: false, "
                 "pool: gap}, without registers and distillation token"
             )
-        if any(getattr(module, "ignores_mask", False) for module in encoder.modules()):
+        if any(getattr(module, "ignores_mask", False) for module in self.model.modules()):
             raise UserError(
                 "this task hides later patches, and some parts would still see them: leave out "
                 "model.architecture.variant.mixer, but softmax, and experts with chosen above 1"
             )
-        fix_positions(encoder, fresh=fresh)
-        return {"head": Head(encoder.config, self.head_width, self.head_depth)}
 
     def draw(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
-        """All patches but those of the prefix; in their places is the first one after it again, so
+        """Patches after the prefix; in their places is the first one after it again, so
         that images have equally many."""
         n = uniforms.shape[-1]
         sizes = 1 + (uniforms[:, 0, :1] * (n - 1) * self.prefix).long()
         chosen = torch.arange(1, n).maximum(sizes)
         return Corruption(chosen=chosen, kept=chosen[:, :0], source=chosen, masked=chosen > 0)
 
-    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
+    def predict(self, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the chosen patches, each by the output of the patch before it."""
-        encoder = module.model
+        encoder = self.model
         mask = prefix_mask(hidden.chosen[:, 0], patches.shape[1])
         tokens = encoder.fc_norm(encoder.encode(patches, grid, bias=mask))
-        return module.head(tokens, hidden.chosen - 1, encoder.activation_checkpointing)
+        return self.head(tokens, hidden.chosen - 1, encoder.activation_checkpointing)
 
-    def pairs(self, predicted: Tensor, targets: Tensor, corruption: Corruption) -> Pair:
-        """Those of each chosen patch, once."""
+    def scored(
+        self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
+    ) -> tuple[Tensor, Tensor]:
+        """Predictions and targets of each chosen patch, once."""
         once = corruption.chosen.diff(append=1 + corruption.chosen[:, -1:]) > 0
+        predicted, targets = super().scored(images, corruption)
         return predicted[once][None], targets[once][None]
 
-    def loss(self, predicted: Tensor, targets: Tensor, corruption: Corruption) -> Tensor:
+    def training_loss(self, batch: Batch) -> Tensor:
         """Mean squared error, over the expected number of predicted patches in place of their
         number, so that a patch counts the same on any number of processes."""
+        corruption = self.corruption(batch[0])
+        predicted, targets = self.scored(batch[0], corruption)
         b, m = corruption.chosen.shape
         expected = b * ((m + 1) / 2 if self.prefix else m)
-        return super().loss(predicted, targets, corruption) * (predicted.shape[1] / expected)
+        return self.target.loss(predicted, targets) * (predicted.shape[1] / expected)
 
 
 class Head(nn.Module):
-    """From the encoder's tokens to the pixels of next patches: residual MLPs after fixed positions
+    """Residual MLPs after fixed positions, from the encoder's tokens to pixels of next patches
     (section 3.2), patch by patch."""
 
     positions: Tensor
@@ -136,10 +131,10 @@ class Head(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "b n d"], places: Int[Tensor, "b m"], recompute: bool
     ) -> Float[Tensor, "b m o"]:
-        """From the tokens at `places`. `recompute`: of MLPs, in the backward pass."""
+        """Pixels, from the tokens at `places`. `recompute`: of MLPs, in the backward pass."""
         x = rows(self.embed(tokens) + self.positions.to(tokens.dtype), places)
         for norm, mlp in zip(self.norms, self.mlps, strict=False):
-            x = x + run(mlp, norm(x), recompute)
+            x = x + run(mlp, recompute, norm(x))
         return self.predictor(self.norms[-1](x))
 
 

@@ -13,9 +13,8 @@ from vit.extensions.pretraining.patch_metrics import constant_note
 from vit.extensions.pretraining.patch_prediction import PatchPrediction
 from vit.extensions.reports.finisher import subject_of
 from vit.extensions.reports.pretraining import Examples, write_pretraining
-from vit.runs.directory import recorded_options
 from vit.runs.options import task_of
-from vit.runs.records import read_summary
+from vit.runs.records import read_summary, recorded_options
 
 MOST = 8
 """Images that the page shows."""

@@ -7,7 +7,7 @@ Shapes: b batch, n patches, m masked patches an image, k kept ones, p prefix tok
 decoder, o = 3 * side * side pixels of a patch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,21 +15,19 @@ from torch import Tensor, nn
 
 from vit.errors import UserError, check_range
 from vit.extensions.pretraining.masking import FRACTION, Corruption, draw_masks, rows
-from vit.extensions.pretraining.objective import (
+from vit.extensions.pretraining.patch_prediction import (
     Grid,
-    Layers,
-    Objective,
-    Pixels,
+    PatchPrediction,
     fix_positions,
     mask_token,
     sines,
 )
-from vit.extensions.pretraining.patch_prediction import PatchPrediction
+from vit.extensions.pretraining.targets import Pixels
 from vit.models.backbone import run
 from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Block, Place
 from vit.models.initialization import xavier_
-from vit.models.vision_transformer import VisionTransformer, plain_layers
+from vit.models.vision_transformer import plain_layers
 from vit.shapes import Float, Int
 
 
@@ -47,6 +45,11 @@ class MaskedAutoencoder(PatchPrediction):
         norm_pix: The pixels of a patch are predicted less their mean, over their deviation.
     """
 
+    caption = (
+        "the image; the patches that the encoder saw; every other patch as the decoder predicted "
+        "it{note}; the true ones."
+    )
+
     def __init__(
         self,
         name: str | None = None,
@@ -60,57 +63,43 @@ class MaskedAutoencoder(PatchPrediction):
         **shared: Any,
     ) -> None:
         check_range("mask_ratio", mask_ratio, FRACTION)
-        sizes = (decoder_width, decoder_depth, decoder_heads)
-        objective = MaskedPixels(Pixels(norm_pix), mask_ratio, mask_in_encoder, sizes)
-        super().__init__(name, objective=objective, **shared)
-
-
-@dataclass(frozen=True)
-class MaskedPixels(Objective):
-    """The pixels of patches that the encoder does not see, predicted by a decoder."""
-
-    mask_ratio: float
-    mask_in_encoder: bool
-    decoder: tuple[int, int, int]
-    """Width, depth and heads."""
-    caption = (
-        "the image; the patches that the encoder saw; every other patch as the decoder predicted "
-        "it{note}; the true ones."
-    )
+        super().__init__(name, predicted=Pixels(norm_pix), **shared)
+        self.mask_ratio, self.mask_in_encoder = mask_ratio, mask_in_encoder
+        config = self.model.config
+        self._check_masks(config.num_patches)
+        fix_positions(self.model, fresh=self.load_report is None)
+        self.decoder = Decoder(config, decoder_width, decoder_depth, decoder_heads)
+        self.mask_token = mask_token(config.width if mask_in_encoder else decoder_width)
 
     def _seen(self, patches: int) -> int:
         return int(patches * (1 - self.mask_ratio))
 
-    def layers(self, encoder: VisionTransformer, *, fresh: bool) -> Layers:
-        config = encoder.config
-        seen = self._seen(config.num_patches)
-        if not 0 < seen < config.num_patches:
+    def _check_masks(self, patches: int) -> None:
+        """UserError for a mask of no patch or of all, and for layers that need the whole grid."""
+        seen = self._seen(patches)
+        if not 0 < seen < patches:
             raise UserError(
-                f"mask_ratio={self.mask_ratio:g} leaves none of {config.num_patches} patches to "
+                f"mask_ratio={self.mask_ratio:g} leaves none of {patches} patches to "
                 f"{'predict; raise it' if seen else 'see; lower it'}"
             )
         whole = (
             getattr(m, "whole_grid", False)  # needs every patch at its place in the grid
             or (isinstance(m, Block) and type(m.attn) is not Attention)
-            for m in encoder.blocks.modules()
+            for m in self.model.blocks.modules()
         )
         if any(whole) and not self.mask_in_encoder:
             raise UserError(
                 "positions that each layer computes, and mixers, are not for a part of the patches:"
                 " choose a model.architecture.variant without mixer, with positions at the stem"
             )
-        fix_positions(encoder, fresh=fresh)
-        decoder = Decoder(config, *self.decoder)
-        width = config.width if self.mask_in_encoder else self.decoder[0]
-        return {"decoder": decoder, "mask_token": mask_token(width)}
 
     def draw(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
         """Masks at all patches but those of the smallest numbers, as in the official code."""
         return draw_masks(uniforms, self._seen(uniforms.shape[-1]))
 
-    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
+    def predict(self, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the masked patches, channel by channel."""
-        encoder, decoder, token = module.model, module.decoder, module.mask_token
+        encoder, decoder, token = self.model, self.decoder, self.mask_token
         if self.mask_in_encoder:
             tokens = encoder.encode(hidden(patches, token), grid)
         else:
@@ -126,7 +115,7 @@ class MaskedPixels(Objective):
 
 
 class Decoder(nn.Module):
-    """From the encoder's tokens to the pixels of the masked patches.
+    """Decoder of the encoder's tokens to the pixels of the masked patches.
 
     Its layers are the encoder's of another size, without dropout, stochastic depth and LayerScale;
     its positions are fixed, and prefix tokens have none.
@@ -165,5 +154,5 @@ class Decoder(nn.Module):
         """Pixels of the `chosen` patches. `recompute`: of layers, in the backward pass."""
         x = torch.cat([prefix, patches], dim=1) + self.positions.to(patches.dtype)
         for block in self.blocks:
-            x = run(block, x, recompute, place)
+            x = run(block, recompute, x, place)
         return self.predictor(self.norm(rows(x[:, place.num_prefix :], chosen)))

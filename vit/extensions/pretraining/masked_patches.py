@@ -4,23 +4,14 @@ The encoder predicts the colours of corrupted patches from the others. Shapes: b
 m corrupted patches an image, d width, o answers a patch.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from vit.errors import check_range
 from vit.extensions.pretraining.masking import DRAWS, FRACTION, Corruption, draw_corruption, rows
-from vit.extensions.pretraining.objective import (
-    Colors,
-    Grid,
-    Layers,
-    Objective,
-    Pixels,
-    mask_token,
-)
-from vit.extensions.pretraining.patch_prediction import PatchPrediction
-from vit.models.vision_transformer import VisionTransformer
+from vit.extensions.pretraining.patch_prediction import Grid, PatchPrediction, mask_token
+from vit.extensions.pretraining.targets import Colors, Pixels
 from vit.shapes import Float
 
 TARGETS = {"mean_color": Colors(1), "colors_4x4": Colors(4), "pixels": Pixels(normalised=False)}
@@ -40,6 +31,13 @@ class MaskedPatchPrediction(PatchPrediction):
             become [mask], 10 % another patch of the image, 10 % stay.
     """
 
+    overlapping = True
+    numbers = DRAWS
+    caption = (
+        "the image; the input of the encoder, masked patches in gray; the colours that it "
+        "predicted for the corrupted patches; the true ones."
+    )
+
     def __init__(
         self,
         name: str | None = None,
@@ -49,37 +47,22 @@ class MaskedPatchPrediction(PatchPrediction):
         **shared: Any,
     ) -> None:
         check_range("fraction", fraction, FRACTION)
-        super().__init__(name, objective=MaskedPatches(TARGETS[target], fraction), **shared)
-
-
-@dataclass(frozen=True)
-class MaskedPatches(Objective):
-    """Corrupted patches, predicted by a linear layer."""
-
-    fraction: float
-    overlapping = True
-    numbers = DRAWS
-    caption = (
-        "the image; the input of the encoder, masked patches in gray; the colours that it "
-        "predicted for the corrupted patches; the true ones."
-    )
-
-    def layers(self, encoder: VisionTransformer, *, fresh: bool) -> Layers:
-        width, token = encoder.config.width, mask_token(encoder.config.width)
-        answers = self.target.num_answers(encoder.patch_size)
-        predictor = nn.Linear(width, answers * max(self.target.num_classes, 1))
-        nn.init.zeros_(predictor.weight)
-        nn.init.zeros_(predictor.bias)
-        return {"mask_token": token, "predictor": predictor}
+        super().__init__(name, predicted=TARGETS[target], **shared)
+        self.fraction, width = fraction, self.model.config.width
+        self.mask_token = mask_token(width)
+        answers = self.target.num_answers(self.model.patch_size)
+        self.predictor = nn.Linear(width, answers * max(self.target.num_classes, 1))
+        nn.init.zeros_(self.predictor.weight)
+        nn.init.zeros_(self.predictor.bias)
 
     def draw(self, uniforms: Float[Tensor, "b 3 n"]) -> Corruption:
         """Equally many patches of every image, and what takes their places."""
         return draw_corruption(uniforms, self.fraction)
 
-    def predict(self, module: Any, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
+    def predict(self, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Logits, 512 an answer, or pixels."""
-        encoder = module.model
-        tokens = encoder.encode(hidden(patches, module.mask_token), grid)
+        encoder = self.model
+        tokens = encoder.encode(hidden(patches, self.mask_token), grid)
         # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
         features = encoder.fc_norm(rows(tokens[:, encoder.num_prefix_tokens :], hidden.chosen))
-        return module.predictor(features)
+        return self.predictor(features)

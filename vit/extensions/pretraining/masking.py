@@ -73,9 +73,9 @@ def draw_corruption(uniforms: Float[Tensor, "b 3 n"], fraction: float) -> Corrup
     return Corruption(chosen=chosen, kept=kept, source=source, masked=kind < MASKED)
 
 
-def draw_masks(uniforms: Float[Tensor, "b 1 n"], kept: int) -> Corruption:
-    """All but the `kept` patches of the smallest numbers become [mask]."""
-    seen, chosen = uniforms[:, 0].argsort(dim=-1).tensor_split([kept], dim=-1)
+def draw_masks(uniforms: Float[Tensor, "b 1 n"], number: int) -> Corruption:
+    """Masks at all patches but the `number` of them with the smallest draws."""
+    seen, chosen = uniforms[:, 0].argsort(dim=-1).tensor_split([number], dim=-1)
     masked = torch.ones_like(chosen, dtype=torch.bool)
     return Corruption(chosen=chosen, kept=seen, source=chosen, masked=masked)
 

@@ -4,7 +4,6 @@ Shapes: b batch, m corrupted patches an image, o answers a patch, k classes.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,14 +70,14 @@ class PatchMetrics(SplitMetrics):
             self.right.update((answers == targets).float().mean(), weight=weight)
 
     def compute(self) -> dict[str, Tensor]:
-        scores: dict[str, Any] = {"loss": self.loss.compute()}
+        scores: dict[str, Tensor] = {"loss": self.loss.compute()}
         if self.right is not None:
             scores["acc1"] = self.right.compute()
         return {**scores, **self.constant.compute()}
 
 
 def constant_note(split: str, metrics: Mapping[str, float]) -> str:
-    """What constant predictions reach, in words."""
+    """Sentences about the scores of constant predictions."""
     notes = []
     if f"{split}/constant_loss" in metrics:
         constant = metrics[f"{split}/constant_loss"]

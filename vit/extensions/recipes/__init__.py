@@ -1,5 +1,5 @@
-"""Parts of published recipes: three versions of RandAugment, LAMB and SGDW, an average of the
-weights, and a change of images of the user's own.
+"""Parts of published recipes: three versions of RandAugment, CutMix, LAMB and SGDW, an average of
+the weights, and a change of images or a loss of the user's own.
 
 Adds the class paths vit.RandAugment, vit.LAMB, vit.SGDW and vit.EMA, and data.augment.extra.
 Page: docs/data.md.

@@ -4,16 +4,17 @@ Shapes: c channels, h w pixels.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.data.transforms import Mean, TrainTransform
 from vit.errors import UserError
+from vit.extensions.recipes.changes import ColorChange, to_image
 from vit.preprocessing import Size, to_tensor
 from vit.seeds import seeded
 
@@ -22,18 +23,21 @@ TRIALS = 10
 generator of its own passes as many by chance once in a thousand times."""
 
 
-@dataclass(frozen=True)
-class OwnChange:
+class OwnChange(ColorChange):
     """The row of the table of changes for data.augment.extra."""
 
-    extra: Callable[[Image.Image], object]
-    """RGB image -> PIL image, or uint8 `c h w`, of the same size."""
+    name = "extra"
 
-    def check(self, image_size: Size) -> None:
+    def __init__(self, transform: TrainTransform) -> None:
+        assert transform.extra is not None
+        self.extra = transform.extra
+
+    def check(self, image_size: Size, channels: int | None) -> None:
         """UserError if it makes two images of one by the same draws, or no image."""
-        noise = np.random.default_rng(0).integers(0, 256, (*image_size, 3), dtype=np.uint8)
+        super().check(image_size, channels)
+        noise = np.random.default_rng(0).integers(0, 256, (3, *image_size), dtype=np.uint8)
         for seed in range(TRIALS):
-            first, second = (self(Image.fromarray(noise), seed) for _ in range(2))
+            first, second = (self(torch.from_numpy(noise), seed, (), ()) for _ in range(2))
             if not torch.equal(first, second):
                 raise UserError(
                     "data.augment.extra makes two images of one by the same seeds: it must draw "
@@ -41,9 +45,10 @@ class OwnChange:
                     "them"
                 )
 
-    def __call__(self, image: Image.Image, bits: int) -> Tensor:
+    def __call__(self, pixels: Tensor, bits: int, mean: Mean, std: Mean) -> Tensor:
         """UserError for a result of another size. Draws from the global generators of torch (on the
         CPU), NumPy and Python follow from `bits`."""
+        image = to_image(pixels)
         with _all_seeded(bits):
             result = self.extra(image)
         return _pixels(result, image)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, check_range
-from vit.training.optimizers.muon import Closure, evaluate
+from vit.training.optimizers.muon import Closure
 from vit.training.parts import local
 from vit.weights.sealed import is_sharded
 
@@ -33,7 +33,7 @@ class ForeachOptimizer(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # pyright: ignore
-        loss = evaluate(closure)
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:

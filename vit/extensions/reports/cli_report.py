@@ -4,11 +4,10 @@ from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
 from vit.console import show
-from vit.errors import UserError, did_you_mean_beside
 
 DESCRIPTION = """\
-Makes the report of a finished run again: report.html, its pictures, and what installed packages
-add. `vit fit` of the run makes what has failed or was stopped alone."""
+Rebuilds the report of a finished run: report.html, its pictures, and the additions of installed
+packages. The run's own `vit fit` command rebuilds only what failed or was interrupted."""
 
 
 def run(args: list[str]) -> int:
@@ -20,11 +19,9 @@ def run(args: list[str]) -> int:
 
     from vit.extensions.reports.finished import finished_run  # heavy: imports lightning
     from vit.runs.finishers import finish_rest
-    from vit.runs.records import is_run, read_summary
+    from vit.runs.records import check_run, read_summary
 
-    if not is_run(folder):
-        near = did_you_mean_beside(str(folder))
-        raise UserError(f"{folder} is not a run directory: it has no config.yaml of a run{near}")
+    check_run(folder)
     with finished_run(folder):
         finish_rest(folder, again=True)
     page = folder / "report.html"

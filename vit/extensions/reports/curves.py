@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from vit.extensions.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.runs.records import Row
+from vit.extensions.reports.run_list import Row
 
 PANELS = {
     "Loss": ("train/loss", "val/loss", "val/constant_loss"),

@@ -74,7 +74,7 @@ def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI)
 
 
 def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
-    """No frame, dim ticks and a light grid."""
+    """Removes the frame; dims the ticks; draws a light grid."""
     axes.set_facecolor(theme.paper)
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=theme.muted, labelsize=8, length=0)

@@ -14,7 +14,7 @@ from vit.runs.records import read_summary
 @contextmanager
 def finished_run(folder: Path) -> Iterator[dict[str, Any]]:
     """Locks a run; yields its summary. UserError for a run that is locked, or not finished."""
-    with locked(folder, way=""):
+    with locked(folder):
         summary = read_summary(folder)
         if summary.get("finished") is not True:
             command = f"vit fit --run_dir {shlex.quote(str(folder))}"

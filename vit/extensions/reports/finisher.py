@@ -13,10 +13,9 @@ from vit.errors import UserError
 from vit.extensions.reports.first_batch import draw_first_batch
 from vit.extensions.reports.results import Glance, write_results
 from vit.runs import first_batch
-from vit.runs.directory import recorded_options
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import FILE, Predictions
-from vit.runs.records import read_summary
+from vit.runs.records import read_summary, recorded_options
 from vit.tables import resolve, rows
 
 

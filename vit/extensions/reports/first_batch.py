@@ -1,14 +1,13 @@
 """first_batch.png: the first training batch, with its labels."""
 
-from collections.abc import Sequence
-from io import BytesIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from vit.errors import some_of
+from vit.extensions.reports.drawing import png
 from vit.extensions.reports.figures import labelled_images
 from vit.writing import write_bytes
 
@@ -16,13 +15,12 @@ MOST_LABELS = 4
 """Of an image."""
 
 
-def draw_first_batch(run: Path, batch: dict[str, Any], classes: Sequence[str]) -> None:
+def draw_first_batch(run: Path, batch: Mapping[str, np.ndarray], classes: Sequence[str]) -> None:
     """Draws the content of first_batch.npz."""
     images = [Image.fromarray(image) for image in batch["images"]]
     title = f"The first training batch: {len(images)} of {batch['size']} images"
-    png, captions = BytesIO(), [caption(target, classes) for target in batch["targets"]]
-    labelled_images(images, captions, title).save(png, "PNG", compress_level=3)
-    write_bytes(run / "first_batch.png", png.getvalue())
+    captions = [caption(target, classes) for target in batch["targets"]]
+    write_bytes(run / "first_batch.png", png(labelled_images(images, captions, title)))
 
 
 def caption(target: np.ndarray, classes: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ class Paired:
 
     @property
     def p_value(self) -> float:
-        """Of McNemar's exact test that both models are right equally often (two-sided)."""
+        """P-value of McNemar's exact test that both models are right equally often (two-sided)."""
         from scipy.stats import binomtest
 
         changed = self.lost + self.gained

@@ -2,6 +2,7 @@
 
 from functools import cache
 from typing import Any
+from unicodedata import east_asian_width
 
 from matplotlib.font_manager import FontProperties, findfont, get_font, get_font_names
 
@@ -32,6 +33,23 @@ def legible(text: str) -> str:
     """`text` on one line, with a question mark for each character that no font has."""
     _, characters = _fonts()
     return "".join(c if ord(c) in characters else "?" for c in " ".join(text.split()))
+
+
+def columns(text: str) -> int:
+    """Width of the text in character cells; Chinese, Japanese and Korean characters take two."""
+    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def shorten(text: str, most: int) -> str:
+    """The text in at most `most` character cells; a longer one loses its middle."""
+    if columns(text) <= most:
+        return text
+    head, tail = text[:most], text[-most:]
+    while columns(head) > (most - 1) - (most - 1) // 2:
+        head = head[:-1]
+    while columns(tail) > (most - 1) // 2:
+        tail = tail[1:]
+    return f"{head.rstrip()}…{tail.lstrip()}"
 
 
 def text_style(size: float, *, bold: bool = False) -> dict[str, Any]:

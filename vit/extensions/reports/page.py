@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -28,7 +27,7 @@ TEMPLATES = Environment(
 )
 
 
-def page(template: str, *, script: str = "", **values: Any) -> str:
+def page(template: str, *, script: str = "", **values: object) -> str:
     """The document of a template below vit/. Its policy admits `script`, by its digest, alone."""
     digest = b64encode(sha256(script.encode()).digest()).decode() if script else ""
     return TEMPLATES.get_template(template).render(

@@ -68,7 +68,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note
 
 
 def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
-    """Each image, its encoder input, predicted and true colours; two images per row."""
+    """Images, their encoder input, predicted and true colours; two images per row."""
     paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.uint8)
     hidden = ~examples.corrupted[..., None]
     predicted, true = (np.where(hidden, paper, c) for c in (examples.predicted, examples.true))

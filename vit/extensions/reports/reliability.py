@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.training.metrics import BINS, BinSums, equal_width
+from vit.training.metrics import BINS, add_to_bins, calibration_error, equal_width
 
 
 def equal_count(confidence: Tensor, bins: int) -> Tensor:
@@ -48,13 +48,13 @@ def reliability(
     spacing: Literal["width", "count"] = "width",
 ) -> Reliability:
     """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,), in float64."""
-    sums = BinSums(*(torch.zeros(bins, dtype=torch.float64) for _ in range(3)))
+    sums = torch.zeros(3, bins, dtype=torch.float64)
     stated = torch.from_numpy(confidence.astype(np.float64))
     right = torch.from_numpy(np.asarray(correct))
-    sums.add(stated, right, (equal_width if spacing == "width" else equal_count)(stated, bins))
-    held = sums.count > 0
-    parts = (sums.count, sums.confidence, sums.correct)
-    count, total, hits = (part[held].numpy() for part in parts)
+    group = (equal_width if spacing == "width" else equal_count)(stated, bins)
+    add_to_bins(sums, stated, right, group)
+    held = sums[0] > 0
+    count, total, hits = sums[:, held].numpy()
     if spacing == "width":
         place = held.nonzero()[:, 0].numpy()
         low, high = place / bins, (place + 1) / bins
@@ -67,7 +67,7 @@ def reliability(
         count=count.astype(np.int64),
         hits=hits.astype(np.int64),
         confidence=total / count,
-        error=float(sums.error()) if len(confidence) else float("nan"),
+        error=float(calibration_error(sums)) if len(confidence) else float("nan"),
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from vit.extensions.reports.curves import curves, panels_of
 from vit.extensions.reports.drawing import png
 from vit.extensions.reports.page import Plot, page, plot
+from vit.extensions.reports.run_list import read_history
 from vit.extensions.reports.wording import flat, percent
-from vit.runs.records import read_history
 from vit.writing import write_bytes, write_text
 
 METRIC_NAMES = {

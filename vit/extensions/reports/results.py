@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from vit.extensions.reports import figures
+from vit.extensions.reports.drawing import png
 from vit.extensions.reports.figures import WrongImage
 from vit.extensions.reports.intervals import wilson_interval
 from vit.extensions.reports.lettering import drawable
@@ -28,7 +29,7 @@ from vit.extensions.reports.scores import (
 from vit.extensions.reports.wording import commands, percent
 from vit.preprocessing import Preprocess
 from vit.runs.predictions import Predictions
-from vit.writing import atomic, write_bytes
+from vit.writing import write_bytes
 
 NUM_WORST = 20
 THUMBNAIL = 320
@@ -76,7 +77,7 @@ def write_results(
     mistakes = errors(predictions, thresholds)
     wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]
     wrong_title = _worst_title(len(mistakes), len(predictions), split)
-    _draw_worst(run_dir, wrong, classes, wrong_title)
+    write_bytes(run_dir / "worst.png", png(figures.worst(wrong, classes, wrong_title)))
     groups = _reliability(predictions)
     write_page(
         run_dir,
@@ -109,11 +110,6 @@ def _titles(summary: dict[str, Any], split: str, classes: int, images: int) -> d
     )
     kind = f"{SPLIT_NAMES[split].lower()} results"
     return {"kind": kind, "about": about, "use_title": "Use this model again"}
-
-
-def _draw_worst(run_dir: Path, wrong: list[WrongImage], classes: Sequence[str], title: str) -> None:
-    with atomic(run_dir / "worst.png") as place:
-        figures.worst(wrong, classes, title).save(place)
 
 
 def _wrong_image(
@@ -237,15 +233,15 @@ def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]
 
 
 def _confidence(summary: Mapping[str, Any], predictions: Predictions, split: str) -> dict[str, Any]:
-    """Where the stated confidence is from, its error without the temperature, and the sets."""
-    found = summary.get("confidence") or {"temperature": 1}
-    scaled = found["temperature"] != 1
+    """Source of the stated confidence, its error without the temperature, and the sets."""
+    fitted = summary.get("confidence") or {"temperature": 1}
+    scaled = fitted["temperature"] != 1
     about = "Probabilities are the model's own: no images were held out to fit a temperature to."
-    if "images" in found:
+    if "images" in fitted:
         about = "Probabilities are the model's own: no temperature is better for "
         if scaled:
-            about = f"Probabilities are of logits / {found['temperature']:.3g}, fitted to "
-        about += f"{found['images']:,} {found['measured_on']}."
+            about = f"Probabilities are of logits / {fitted['temperature']:.3g}, fitted to "
+        about += f"{fitted['images']:,} {fitted['measured_on']}."
     sets = [
         (f"{row['coverage']:g}", percent(row["holding"]), f"{row['classes']:.2f}")
         for row in predictions.sets
@@ -267,7 +263,7 @@ def _refusing(summary: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _reliability(predictions: Predictions) -> Reliability:
-    """Of the most probable class, or of every class of every image of multi-label data."""
+    """Reliability of the most probable class, or of all classes of multi-label data."""
     if predictions.multilabel:
         labels = (predictions.labels > 0).ravel()
         return reliability(predictions.probabilities().ravel(), labels)

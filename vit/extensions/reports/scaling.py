@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from vit.errors import UserError, shorten
+from vit.errors import UserError
 from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, style_axes
-from vit.extensions.reports.lettering import legible, text_style
+from vit.extensions.reports.lettering import legible, shorten, text_style
 
 FAMILIES = {"ViT": ("o", LIGHT.first), "ResNet": ("s", LIGHT.second), "hybrid": ("D", LIGHT.third)}
 """Marker and colour of the published families; the user's runs are stars."""
@@ -82,7 +83,7 @@ def accuracy_against_compute(
     return figure
 
 
-def _place_labels(axes: Axes, points: Sequence[ScalingPoint], legend: Any) -> None:
+def _place_labels(axes: Axes, points: Sequence[ScalingPoint], legend: Legend) -> None:
     """Places each label at the first offset at which it covers nothing, if any."""
     canvas: Any = axes.get_figure(root=True).canvas  # pyright: ignore[reportOptionalMemberAccess]
     renderer = canvas.get_renderer()

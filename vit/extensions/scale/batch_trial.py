@@ -17,8 +17,8 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from vit.console import say
 from vit.data.batches import DEFAULT_BATCH
 from vit.errors import UserError, check_types
+from vit.runs.records import recorded_options
 from vit.training.image_classifier import ImageClassifier
-from vit.yaml_reader import read_options
 
 RESERVE = 0.05
 """Share of a GPU's memory that a trial leaves free, for fragmentation and communication."""
@@ -45,7 +45,7 @@ def batch_by_trial(
             "faster: give a number, such as --data.batch_size 32"
         )
     if run is not None:
-        before = read_options(run)
+        before = recorded_options(run)
         check_types(run, before, data=dict, trainer=dict)
         check_types(f"{run}: data", before["data"], batch_size=int | None)
         data.batch_size = before["data"]["batch_size"]

@@ -6,6 +6,7 @@ DTensor; `rest.pt` has everything else, with tensors of the meta device in place
 """
 # pyright: reportPrivateImportUsage=false
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor, empty
 from torch.futures import Future
 from typing_extensions import override
 
+from vit.errors import UserError
 from vit.weights.archives import DIGESTS, digest_of
 from vit.weights.sealed import write_torch
 from vit.writing import beside, put, write_json
@@ -67,7 +69,7 @@ def save_sharded(checkpoint: dict[str, object], path: Path) -> None:
 def read_sharded(
     path: Path, device: str = "cpu", *, like: nn.Module | None = None, training: bool = True
 ) -> dict[str, Any]:
-    """The checkpoint in a folder that is whole, by `check_archive`; any number of processes.
+    """The checkpoint in a folder that is whole; any number of processes.
 
     `like`: if it is sharded, each process reads its rows of the tensors, otherwise all. `training`:
     False leaves out TRAINING_ONLY. `device`: "meta" leaves out the values of tensors.
@@ -101,9 +103,23 @@ def read_folder(
     path: Path, device: str, *, like: nn.Module | None, training: bool
 ) -> dict[str, Any] | None:
     """Row of the table `folders`: `read_sharded`, for a folder that `save_sharded` wrote."""
-    if not (path / REST).is_file():
+    if not any((path / name).is_file() for name in (DIGESTS, REST)):
         return None
+    _check_folder(path)
     return read_sharded(path, device, like=like, training=training)
+
+
+def _check_folder(path: Path) -> None:
+    name = DIGESTS
+    try:
+        digests: dict[str, str] = json.loads((path / DIGESTS).read_bytes())
+        there = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
+        for name in sorted(digests.keys() | there):
+            if digest_of(path / name) != digests.get(name):
+                raise ValueError("it has changed since it was saved")
+    except (OSError, ValueError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path / name} is damaged or incomplete ({reason})") from error
 
 
 class _Writer(dcp.HuggingFaceStorageWriter):

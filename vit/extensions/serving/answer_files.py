@@ -17,7 +17,7 @@ from typing import Any
 from vit.errors import UserError, check_types
 from vit.extensions.serving.answers import Row, printable_name
 from vit.extensions.serving.sole_writer import sole_writer
-from vit.inference.classifier import Asked, Classifier
+from vit.inference.classifier import Classifier, PredictOptions
 from vit.weights.sealed import fingerprint
 from vit.writing import (
     atomic,
@@ -48,7 +48,7 @@ def identity(classifier: Classifier) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def columns(classifier: Classifier, asked: Asked, *, features: bool) -> list[str]:
+def columns(classifier: Classifier, asked: PredictOptions, *, features: bool) -> list[str]:
     """Names of the cells of a row: image, class, probability, class_2, probability_2, ..."""
     count = min(asked.top, len(classifier.classes))
     best = ["class", "probability"]

@@ -20,7 +20,7 @@ from vit.console import Meter
 from vit.data.decode import ImageError, open_input
 from vit.data.sources import PathList
 from vit.extensions.serving.reading import range_loader, reading_problem
-from vit.inference.classifier import Asked, Classifier
+from vit.inference.classifier import Classifier, PredictOptions
 from vit.preprocessing import Preprocess
 
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ def answer(
     classifier: Classifier,
     paths: PathList,
     take: Callable[[list[Row]], None],
-    asked: Asked,
+    asked: PredictOptions,
     *,
     start: int = 0,
     features: bool = False,
@@ -141,7 +141,7 @@ def _opened(preprocess: Preprocess, paths: PathList, positions: range) -> Batch:
     return rows, torch.stack(pixels) if pixels else None
 
 
-def _rows(classifier: Classifier, asked: Asked, features: bool, batch: Batch) -> list[Row]:
+def _rows(classifier: Classifier, asked: PredictOptions, features: bool, batch: Batch) -> list[Row]:
     rows, pixels = batch
     if pixels is None:
         return rows

@@ -12,7 +12,7 @@ from vit.data.sources import PathList
 from vit.errors import UserError, needed
 from vit.extensions.serving.answer_files import ALL, columns, identity, opened
 from vit.extensions.serving.answers import answer
-from vit.inference.classifier import Asked, Classifier
+from vit.inference.classifier import Classifier, PredictOptions
 from vit.tables import rows
 from vit.writing import writable
 
@@ -52,7 +52,7 @@ class AnswerFile:
             paths = [path for path, place in zip(paths, places, strict=True) if place == part]
         return PathList(paths)
 
-    def write(self, classifier: Classifier, paths: PathList, asked: Asked) -> None:
+    def write(self, classifier: Classifier, paths: PathList, asked: PredictOptions) -> None:
         """Adds the rows of the pictures that have none yet."""
         options = self._options
         names = columns(classifier, asked, features=options.features)

@@ -21,9 +21,9 @@ examples:
   vit export runs/my_photos-finetune photos.xml --int8 my_photos/train --check my_photos/test
   vit export vit_s16.augreg_in21k_ft_in1k model.pt2
 
-A file is kept only if its answers are the model's: on the pictures of --check, on validation images
-of a run whose data is still there, or on drawn pictures. With --int8, --check is a folder of class
-folders, on which at most --max-drop points of accuracy may be lost."""
+A file is kept only if its answers equal the model's: on the pictures of --check, on validation
+images of a run whose data still exists, or on generated pictures. With --int8, --check is a folder
+of class folders, on which at most --max-drop points of accuracy may be lost."""
 
 
 def run(args: list[str]) -> int:
@@ -34,14 +34,14 @@ def run(args: list[str]) -> int:
         epilog=EPILOG,
     )
     add = parser.add_argument
-    add("model", help="a run, a directory or file of weights, a name or an address")
-    add("dst", metavar="DST", help="the file: NAME.onnx, NAME.xml (OpenVINO) or NAME.pt2")
+    add("model", help="a run, a directory or file of weights, a name, or an address")
+    add("dst", metavar="DST", help="the file to write: NAME.onnx, NAME.xml (OpenVINO) or NAME.pt2")
     add("--format", choices=("onnx", "openvino", "pt2"), help="default: by the suffix, or onnx")
-    add("--check", nargs="+", metavar="X", help="pictures, or folders of them, for the comparison")
-    add("--int8", metavar="FOLDER", help="products of 8 bits, calibrated on these pictures")
-    add("--max-drop", type=number, metavar="X", help="points that --int8 may lose (0.5)")
-    add("--opset", type=whole_number, metavar="N", help="of ONNX (default: torch's)")
-    add("--overwrite", action="store_true", help="replace files that are there")
+    add("--check", nargs="+", metavar="X", help="pictures, or folders of pictures, to compare on")
+    add("--int8", metavar="FOLDER", help="compute in 8 bits, calibrated on these pictures")
+    add("--max-drop", type=number, metavar="X", help="points that --int8 may lose (default: 0.5)")
+    add("--opset", type=whole_number, metavar="N", help="ONNX opset (default: torch's)")
+    add("--overwrite", action="store_true", help="replace existing files")
     add("--json", action="store_true", help="print the comparison as JSON")
     options = parser.parse_args(args)
     if options.int8 is None and options.max_drop is not None:

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ class Proof:
         )
 
 
-def cut(images: Iterable[object], preprocess: Preprocess) -> np.ndarray:
+def cut(images: Iterable[Any], preprocess: Preprocess) -> np.ndarray:
     """Paths, PIL images or arrays, as a graph takes them: `n h w c`."""
     ready = [preprocess(open_input(image, preprocess.channels)) for image in images]
     return torch.stack(ready).permute(0, 2, 3, 1).contiguous().numpy()

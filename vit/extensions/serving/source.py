@@ -13,8 +13,8 @@ from vit.errors import UserError
 from vit.extensions.formats.published import Published
 from vit.extensions.serving.engines import Description
 from vit.extensions.serving.graph import Graph
+from vit.extensions.serving.image_transform import transforms
 from vit.inference.classifier import Classifier, load
-from vit.inference.image_transform import transforms
 from vit.inference.runtimes import is_export
 from vit.models.zoo import Model
 from vit.weights.names import named

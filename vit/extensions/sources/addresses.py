@@ -22,7 +22,7 @@ from filelock import FileLock
 
 from vit.cache import cache_directory
 from vit.console import note
-from vit.data.roots import check_root
+from vit.data.find import check_source
 from vit.data.scan import EXTENSIONS, entries
 from vit.data.sources import SPLIT_WORDS, SplitName, by_split
 from vit.errors import UserError, shorten, some_of
@@ -62,7 +62,7 @@ def check_address(root: str) -> None:
 
 def listed_shards(root: str) -> list[str]:
     """The tar shards of all splits; UserError if there are none."""
-    check_root(root)
+    check_source(None, root)
     shards = [shard for split in find_shards(root).values() for shard in split]
     if not is_tar(shards):
         raise UserError(f"{root} has no shards; give 'DIR/train-{{000..127}}.tar' or a folder")

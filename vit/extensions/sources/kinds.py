@@ -44,17 +44,17 @@ class Shards(Source):
             from vit.extensions.sources.parquet import parquet_splits
 
             return OwnImages(parquet_splits(root, shards, reading)).splits(reading)
-        reading.refuse_separator(root)
+        reading.refuse_columns(root)
         if not shards:
             raise UserError(f"data.root={root} has neither .tar nor .parquet files")
-        from vit.data.folder import part_splits
-        from vit.extensions.sources.shards import shard_parts
+        from vit.data.labelling import make_splits
+        from vit.extensions.sources.shard_splits import shard_parts
 
-        return part_splits(root, shard_parts(root, reading, shards), reading)
+        return make_splits(root, shard_parts(root, reading, shards), reading)
 
 
 class Lists(Source):
-    """Lists in a file of Parquet, or with columns of zeros and ones, or of parents."""
+    """Lists in a file of Parquet, or with other columns than path, label and split."""
 
     def takes(self, root: object) -> bool:
         if not isinstance(root, str) or not root.lower().endswith((*PARQUET, *CSV)):
@@ -66,10 +66,9 @@ class Lists(Source):
         return root.lower().endswith(PARQUET) or is_wide(root)
 
     def splits(self, root: str, reading: "Reading") -> "Splits":
-        from vit.data.manifest import load_manifest
         from vit.extensions.sources.lists import listing_of
 
-        return load_manifest(listing_of(root, reading))
+        return listing_of(root, reading).read()
 
 
 class Objects(Source):

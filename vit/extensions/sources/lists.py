@@ -1,8 +1,8 @@
-"""Lists in files of Parquet, and with columns of zeros and ones, or of the parents in a tree.
+"""Lists in Parquet, with groups of images, or with columns of zeros and ones or of parents.
 
-path,cat,dog,indoors    path,label,parent
-a/1.jpg,1,0,1           a/1.jpg,cat,pet
-a/2.jpg,0,1,0           a/2.jpg,dog,pet
+path,cat,dog,indoors    path,label,parent    path,label,label     path,label,patient
+a/1.jpg,1,0,1           a/1.jpg,cat,pet      a/1.jpg,cat,indoors  a/1.jpg,cat,17
+a/2.jpg,0,1,0           a/2.jpg,dog,pet      a/2.jpg,dog,         a/2.jpg,dog,17
 
 All are read as `vit.data.manifest` reads a CSV file with a column of labels. A label of Parquet
 may be a list, of an image with several. A row of zeros is an image without any.
@@ -11,12 +11,16 @@ may be a list, of an image with several. A row of zeros is an image without any.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+from vit.data.labelling import Labelled
 from vit.data.manifest import SUFFIXES, Cell, Listing, Table
 from vit.data.settings import Reading
+from vit.data.sources import PathList, SplitName, Splits
 from vit.errors import UserError, needed, shorten, some_of
 from vit.extensions.sources.addresses import reaching
+from vit.extensions.sources.groups import by_groups, divided_groups, unused_groups
 from vit.label_tree import node_path
 
 _FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
@@ -27,21 +31,18 @@ def listing_of(path: str, reading: Reading) -> Listing:
     """The rows of a file. UserError for a mistake in it."""
     table = Table(path) if path.lower().endswith(SUFFIXES) else ParquetTable(path)
     roles = reading.columns.roles(table.header)
-    if not reading.has_classes:
-        return Listing(table, reading)
-    if "label" not in roles:
+    if reading.has_classes and "label" not in roles:
         return FlagListing(table, reading)
-    return (ParentListing if reading.tree and "parent" in roles else Listing)(table, reading)
+    if reading.has_classes and reading.tree and "parent" in roles:
+        return ParentListing(table, reading)
+    return WideListing(table, reading)
 
 
 def is_wide(path: str) -> bool:
-    """True if a CSV file has a column `parent`, or zeros and ones in its first row. UserError if
-    it cannot be read."""
-    table = Table(path)
-    if "parent" in map(str.lower, table.header):
-        return True
-    _, row = next(table.rows(range(len(table.header))), (0, ()))
-    return sum(_is_flag(cell) for cell in row) > 1
+    """True if a CSV file has other columns than path, label and split, once each. UserError if it
+    cannot be read."""
+    roles = sorted(map(str.lower, Table(path).header))
+    return roles not in (["label", "path"], ["label", "path", "split"])
 
 
 def _is_flag(cell: Cell) -> bool:
@@ -92,17 +93,71 @@ def _cell(value: object) -> Cell:
     return "" if value is None or value != value else str(value).strip()
 
 
-class FlagListing(Listing):
+class WideListing(Listing):
+    """Rows with any number of columns of labels, and with a column of groups if one is asked for.
+
+    An empty cell is a group of its own.
+    """
+
+    def __init__(self, table: Table, reading: Reading) -> None:
+        self._grouped = reading.columns.group is not None and reading.model is None
+        self._groups: list[str] = []
+        """The cell of each entry in `labels`."""
+        super().__init__(table, reading)
+        if self._grouped:
+            self.divide = by_groups
+        else:
+            roles = dict(zip(table.header, self.roles, strict=True))
+            self.notes += unused_groups(table.path, roles, self.classes)
+
+    classes: Sequence[str] = ()
+    """Columns that are classes."""
+
+    def columns(self) -> list[int]:
+        group = [self.place("group")] if self._grouped else []
+        return [*group, *(self.label_columns() if self.reading.has_classes else [])]
+
+    def label_columns(self) -> list[int]:
+        """The places of the columns that decide an image's labels."""
+        self.place("label")
+        return [at for at, role in enumerate(self.roles) if role == "label"]
+
+    def labels_in(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        if self._grouped:
+            self._groups.append(str(cells[0]))
+        return self.row_labels(cells[self._grouped :])
+
+    def row_labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        """The labels in the columns of labels of one row."""
+        return super().labels_in(cells)
+
+    def has_several(self) -> bool:
+        return super().has_several() or (self.roles.count("label") > 1 and self.reading.has_classes)
+
+    def read(self) -> Splits:
+        splits = super().read()
+        if not self._grouped or (column := self.reading.columns.group) is None:
+            return splits
+        sets = [images.groups or () for images in splits.present().values()]
+        return replace(splits, notes=splits.notes + divided_groups(self.table.path, column, sets))
+
+    def part(self, split: SplitName) -> Labelled:
+        part = super().part(split)
+        if not self._grouped:
+            return part
+        pairs = zip(part.names, part.entries.tolist(), strict=True)
+        return replace(part, groups=PathList(self._groups[at] or name for name, at in pairs))
+
+
+class FlagListing(WideListing):
     """Rows of which several columns are classes, with a 1 for those of the image.
 
     UserError without such columns.
     """
 
-    def _label_columns(self, header: list[str]) -> list[int]:
-        if "path" not in header:
-            return []
+    def label_columns(self) -> list[int]:
         roles = ["path", "split"] + ["group"] * (self.reading.columns.group is not None)
-        others = [at for at, name in enumerate(header) if name not in roles]
+        others = [at for at, role in enumerate(self.roles) if role not in roles]
         flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
         for _, row in self.table.rows(others):
             for at, cell in zip(others, row, strict=True):
@@ -112,59 +167,56 @@ class FlagListing(Listing):
                     flags[at] = True
         places = [at for at, filled in flags.items() if filled]
         if len(places) < 2:
-            raise self._lacks("label", "; nor has it columns of zeros and ones as classes")
-        self.columns = [self.table.header[at] for at in places]
+            self.place("label")
+        self.classes = [self.table.header[at] for at in places]
         note = f"its {len(places):,} columns of zeros and ones are the classes"
         left_out = [self.table.header[at] for at in others if at not in places]
         rest = f"; other columns are left out: {some_of(left_out)}" if left_out else ""
-        self.notes.append(f"{self.path}: {note}: {some_of(self.columns)}{rest}")
+        self.notes.append(f"{self.table.path}: {note}: {some_of(self.classes)}{rest}")
         return places
 
-    def _has_several(self, label_at: list[int]) -> bool:
-        return not all(self.labels)
+    def has_several(self) -> bool:
+        return super().has_several() or not all(self.labels)
 
-    def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-        pairs = zip(self.columns, cells, strict=True)
+    def row_labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        pairs = zip(self.classes, cells, strict=True)
         return tuple(name for name, cell in pairs if _FLAGS[str(cell).lower()])
 
-    def _trained(self) -> list[str]:
-        classes = super()._trained()
-        for name in self.columns:
-            if name not in classes:
-                remedy = "remove the column, or add images of the class"
-                raise UserError(f"{self.path}: column {name!r} has a 1 in no train row; {remedy}")
-        return classes
+    def part(self, split: SplitName) -> Labelled:
+        part = super().part(split)
+        if split == "train" and self.reading.model is None:
+            used = part.class_names()
+            for name in self.classes:
+                if name not in used:
+                    remedy = "remove the column, or add images of the class"
+                    raise UserError(f"{part.where}: column {name!r} has a 1 in no row; {remedy}")
+        return part
 
 
-class ParentListing(Listing):
+class ParentListing(WideListing):
     """Rows of a tree, whose labels are below the name or path in a column `parent`.
 
     UserError for a label with two parents, or a parent that is a label.
     """
 
     def __init__(self, table: Table, reading: Reading) -> None:
-        self._parent, self._parents = "", dict[str, str]()
-        """Of the row that is read, and of each label."""
+        self._parents = dict[str, str]()
+        """The parent of each label."""
         super().__init__(table, reading)
         for label, parent in self._parents.items():
             for name in self._parents.keys() & set(node_path(parent).split("/")):
                 below = f"the parent of {shorten(label)!r}; a label has no others below it"
-                raise UserError(f"{self.path} has {shorten(name)!r} as a label and as {below}")
+                raise UserError(f"{table.path} has {shorten(name)!r} as a label and as {below}")
 
-    def _label_columns(self, header: list[str]) -> list[int]:
-        return [*super()._label_columns(header), header.index("parent")]
+    def label_columns(self) -> list[int]:
+        return [*super().label_columns(), self.roles.index("parent")]
 
-    def _has_several(self, label_at: list[int]) -> bool:
-        return super()._has_several(label_at[:-1])
-
-    def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-        self._parent = str(cells[-1])
-        return super()._labels(cells[:-1])
-
-    def _node(self, label: str) -> str:
-        before = self._parents.setdefault(label, self._parent)
-        if before != self._parent:
-            parents = f"{shorten(before)!r} and {shorten(self._parent)!r}"
-            problem = f"{self.path} has the label {shorten(label)!r} with parents {parents}"
-            raise UserError(f"{problem}; give one, or paths as labels")
-        return node_path(f"{self._parent}/{label}")
+    def row_labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        parent = str(cells[-1])
+        labels = super().row_labels(cells[:-1])
+        for label in labels:
+            if (before := self._parents.setdefault(label, parent)) != parent:
+                both = f"{shorten(before)!r} and {shorten(parent)!r}"
+                text = f"{self.table.path} has the label {shorten(label)!r} with parents {both}"
+                raise UserError(f"{text}; give one, or paths as labels")
+        return tuple(dict.fromkeys(node_path(f"{parent}/{label}") for label in labels))

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from torch.utils.data import IterableDataset
 
 from vit.console import note
 from vit.data.cut import complete
 from vit.data.find import check_source, find_splits
+from vit.data.labelling import Labelled
 from vit.data.manifest import Listing, Table
 from vit.data.settings import ModelClasses, Reading, Splitting
 from vit.data.sources import SPLIT_WORDS, SPLITS, ImageSet, Splits, all_of_one, by_split
@@ -76,6 +76,7 @@ class OwnImages:
             sets: dict[Any, Any] = splits.present()
             notes += splits.notes
         else:
+            reading.refuse_columns("train")
             rows = _Rows("train", train, reading)
             names, classes = rows.names, rows.classes() if reading.labelled else []
             model = ModelClasses(names=classes, multilabel=rows.several)
@@ -123,7 +124,13 @@ class _Rows(Table):
                 if changed:
                     text = "its items have other labels than its `targets`, so `classes` names none"
                     note(f"{split}: {text}: the labels are the names")
-        self._listing = Listing(self, Reading(labelled=labelled))
+        listing = Listing(self, Reading(labelled=labelled))
+        listing.multilabel = self.several
+        if self._opened is None:
+            self._part = listing.part("train")
+        else:
+            rows = listing.names, listing.labels, listing.entries
+            self._part = Labelled(split, self._opened, *rows)
 
     def place(self, number: int) -> str:
         return f"{self.path}[{number}]"
@@ -166,17 +173,14 @@ class _Rows(Table):
 
     def classes(self) -> list[str]:
         """Classes that the Dataset names, or else the labels."""
-        used = self._listing.classes()
+        used = self._part.class_names()
         return list(self.names) if set(used) <= set(self.names) else used
 
     def images(self, model: ModelClasses) -> ImageSet:
         """The images, labelled by the classes of train."""
         if self.several and not model.multilabel:
             raise UserError(f"{self.path} has lists of labels, and train has one label per image")
-        if self._opened is None:
-            return self._listing.images("train", model)
-        labels = self._listing.class_numbers(np.arange(len(self._opened)), model)
-        return ImageSet(self._opened, labels, self._listing.names)
+        return self._part.images(model.names, model.multilabel, "train or the model lacks")[0]
 
 
 def _parts(item: object) -> Sequence[Any]:

@@ -30,13 +30,13 @@ from vit.data.catalog import data_set
 from vit.data.decode import NamedBytes, read
 from vit.data.find import check_source, find_splits
 from vit.data.photo import Photo
-from vit.data.sampler import block_order
 from vit.data.scan import EXTENSIONS
 from vit.data.settings import Reading, Splitting
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.extensions.serving.reading import range_loader
 from vit.extensions.serving.sole_writer import sole_writer
+from vit.extensions.sources.blocks import Blocks
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.sources.opened import OpenedImages
 from vit.extensions.sources.shards import (
@@ -137,7 +137,7 @@ def _shards(splits: Splits, folder: Path, resize: int | None) -> Iterator[Shard]
         count = int(np.ceil(len(images) * max(1 / MOST_IMAGES, size / MOST_BYTES)))
         order = torch.randperm(len(images), generator=generator)
         if not isinstance(images.items, PathList | np.ndarray):
-            order = block_order(*images.in_blocks(), generator)
+            order = Blocks(images)(generator)
         word = above or ("images" if alone else split)
         for number, part in enumerate(np.array_split(order.numpy(), count)):
             path = folder / f"{word}-{number:05d}.tar"

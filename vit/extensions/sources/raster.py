@@ -29,7 +29,7 @@ from vit.data.decode import (
     ImageError,
     Opener,
     Stream,
-    add_plugin,
+    add_plugins,
     check_size,
     name_of,
     read,
@@ -50,9 +50,6 @@ _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 
 class Raster(Opener):
     """Opener of all images with `channels`."""
-
-    def takes(self, channels: int) -> bool:
-        return True
 
     def open(self, source: object, channels: int) -> Tensor:
         return open_raster(source, channels)
@@ -147,7 +144,7 @@ def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:
     elif head.startswith(_TIFF):
         values = _tiff(stream, name)
     else:
-        add_plugin(head, name)
+        add_plugins(head, name)
         with Image.open(stream) as image:
             depth, color = head[24:26] if head.startswith(PNG) else (8, _GRAY)
             deep = depth == 16 and color != _GRAY

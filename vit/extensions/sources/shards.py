@@ -28,11 +28,9 @@ from filelock import FileLock
 
 from vit.console import Meter, say
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.folder import Part, class_of
 from vit.data.items import Kind, Opened
 from vit.data.scan import EXTENSIONS, LITTER
-from vit.data.settings import Reading
-from vit.data.sources import SPLIT_WORDS, PathList, SplitName
+from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.extensions.serving.reading import range_loader
 from vit.extensions.sources.addresses import (
@@ -42,10 +40,8 @@ from vit.extensions.sources.addresses import (
     is_address,
     is_full,
     local_copy,
-    reaching,
     retried,
     state_of,
-    words_by_split,
 )
 from vit.extensions.sources.opened import distinct
 from vit.writing import atomic
@@ -73,8 +69,6 @@ class ShardImages(Opened):
         whole: Remote shards are copied to the cache before an image is read, and not read by
             ranges; by default if all of them fit. Right where images are read shard by shard.
     """
-
-    by_threads = True
 
     def __init__(self, shards: list[str], indices: list[Index]) -> None:
         counts = [len(index["name"]) for index in indices]
@@ -148,65 +142,6 @@ class ShardImages(Opened):
 def _opened(shard: str, process: int) -> FileIO:
     """The file of one process, as forked processes share the position of those they inherit."""
     return FileIO(local_copy(shard))
-
-
-def _part(where: str, shards: list[str], names: list[str], above: str, reading: Reading) -> Part:
-    """Images of one split. UserError for an unreadable shard, or a label that `names` lacks."""
-    indices = load_indices(shards)
-    images = ShardImages(shards, indices)
-    labels = [label for index in indices for label in index["label"].tolist()]
-    # As in a folder: by folder, and then by name.
-    paths = [b"\0".join(name.rpartition(b"/")[::2]) for name in images.names.encoded()]
-    order = sorted(range(len(paths)), key=paths.__getitem__)
-    places: dict[tuple[bytes, bytes], tuple[str, bytes]] = {}
-    groups, keys = [], []
-    for row in order:
-        folder, _, name = paths[row].partition(b"\0")
-        place = (folder, labels[row] if reading.has_classes else b"")
-        if place not in places:
-            label = _named(place[1].decode(), names, where)
-            of_class, below = class_of(os.fsdecode(folder), reading, label)
-            places[place] = of_class, os.fsencode(f"{below}/" if below else "")
-        groups.append((places[place][0], 1))
-        keys.append(places[place][1] + name)
-    rows = np.array(order, dtype=np.int64)
-    shown = PathList(os.fsencode(above) + name for name in images.names.select(rows).encoded())
-    left_out = Counter(kind.decode() for index in indices for kind in index["left_out"].tolist())
-    return Part(where, images.select(rows), shown, PathList(keys), groups, left_out, names)
-
-
-def _named(label: str, names: list[str], where: str) -> str:
-    """The class of a label, which may be its number; the label itself without `names`."""
-    if not names or not label:
-        return label
-    if label.isdecimal() and int(label) < len(names):
-        return names[int(label)]
-    if label not in names:
-        number = f"the {len(names):,} classes in {CLASSES}"
-        raise UserError(f"{where} has the label {label!r}, which is none of {number}")
-    return label
-
-
-def shard_parts(
-    root: str, reading: Reading, shards: dict[str, list[str]]
-) -> dict[SplitName, Callable[[], Part]]:
-    """Reader of each split in shards of `find_shards`."""
-    names = _class_names(next(iter(shards.values()))[0])
-    parts: dict[SplitName, Callable[[], Part]] = {}
-    for split, word in words_by_split(root, shards).items():
-        above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
-        parts[split] = partial(_part, where, shards[word], names, above, reading)
-    return parts
-
-
-def _class_names(shard: str) -> list[str]:
-    """The names in the list beside a shard, or beside its split folder; none without a list."""
-    folder = os.path.dirname(shard)
-    if os.path.basename(folder).lower() in SPLIT_WORDS:
-        folder = os.path.dirname(folder)
-    with suppress(FileNotFoundError), reaching(f"{folder}/{CLASSES}") as (files, place):
-        return listed_names(files.cat_file(place))
-    return []
 
 
 def listed_names(content: bytes) -> list[str]:

@@ -12,8 +12,8 @@ from vit.signals import Stopped
 
 @contextmanager
 def trainings(command: str, args: list[str]) -> Iterator[None]:
-    """For a command that starts runs of `vit fit`: UserError under torchrun, and after a signal the
-    command that goes on."""
+    """Context of a command that starts runs of `vit fit`: UserError under torchrun; after a signal,
+    prints the command that goes on."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(f"start `vit {command}` alone, not by torchrun; it starts processes itself")
     try:

@@ -10,13 +10,13 @@ from vit.extensions.transfer.cli_trainings import trainings
 from vit.extensions.transfer.transfer_table import to_json, to_markdown
 
 DESCRIPTION = """\
-Fine-tunes MODEL to each data set: every learning rate of a small grid on train without a slice,
-which it is scored on; the best again on all of train, with several seeds; each of these on the
-test images, once. Prints and writes a table with mean and standard deviation over the seeds.
-Interrupted, the same command goes on, and trains nothing twice."""
+Fine-tunes MODEL on each data set. Every learning rate of a small grid is tried on a part of train
+and scored on the rest; the best is used on all of train with several seeds, and each of these runs
+is evaluated once on the test images. Prints and writes a table with mean and standard deviation
+over the seeds. If interrupted, the same command continues and trains nothing twice."""
 
 EXAMPLE = """\
-The paper's steps, rates and slices (arXiv:2010.11929, Table 4) are in docs/transfer.md.
+The paper's steps, rates and shares (arXiv:2010.11929, Table 4) are in docs/transfer.md.
 
 examples:
   vit transfer runs/pretrained --data cifar10,my_photos/,pets=/data/pets --seeds 3
@@ -32,8 +32,8 @@ def run(args: list[str]) -> int:
     from vit.extensions.transfer.transfer import Plan, transfer  # heavy: imports lightning
 
     names = ("model", "recipe", "seeds", "lr_grid", "steps", "image_size", "val_fraction")
-    given = {name: getattr(options, name) for name in names}
-    plan = Plan(**given, sources=sources, rest=args[at + 1 :])
+    fields = {name: getattr(options, name) for name in names}
+    plan = Plan(**fields, sources=sources, rest=args[at + 1 :])
     name = Path(options.model.rstrip("/")).name
     out = Path(options.out or f"runs/transfer/{name}").expanduser()
     with trainings("transfer", args):
@@ -64,20 +64,20 @@ def _parser() -> OneLineParser:
         "--data",
         required=True,
         metavar="A,B",
-        help="data sets by name, folders, CSV or Parquet files; NAME=PATH names the files, and "
-        "takes the paper's defaults for that NAME",
+        help="data sets by name, folders, CSV or Parquet files; NAME=PATH names the files and "
+        "uses the paper's settings for that NAME",
     )
-    add("--recipe", help="default: transfer/vit, for vtab=ROOT transfer/vtab")
-    add("--seeds", type=whole_number, default=3, metavar="N", help="final runs (default 3)")
+    add("--recipe", help="default: transfer/vit; for vtab=ROOT transfer/vtab")
+    add("--seeds", type=whole_number, default=3, metavar="N", help="final runs (default: 3)")
     add(
         "--lr-grid",
         type=rates,
         metavar="X,Y",
-        help="learning rates to choose from; one alone is not searched (default: the paper's)",
+        help="learning rates to choose from; a single one is used as it is (default: the paper's)",
     )
-    add("--steps", type=whole_number, metavar="N", help="of every run (default: the paper's)")
-    add("--image-size", type=whole_number, metavar="N", help="default: that of the recipe")
-    add("--val-fraction", type=share, metavar="X", help="share of train in the slice, if not given")
-    add("--out", metavar="DIR", help="default: runs/transfer/ and MODEL's name")
+    add("--steps", type=whole_number, metavar="N", help="steps of every run (default: the paper's)")
+    add("--image-size", type=whole_number, metavar="N", help="pixels (default: the recipe's)")
+    add("--val-fraction", type=share, metavar="X", help="share of train that scores the rates")
+    add("--out", metavar="DIR", help="default: runs/transfer/MODEL")
     add("--json", action="store_true", help="print the result as JSON")
     return parser

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+import torch
 from torch.utils.data import ConcatDataset
 
 from vit.console import Meter
@@ -21,7 +20,7 @@ from vit.data.settings import Loading
 from vit.data.sources import ImageSet, Mixed, Mixture, PathList, Splits
 from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
 from vit.extensions.serving.reading import range_loader
-from vit.writing import atomic
+from vit.weights.sealed import read_sealed, write_sealed
 
 
 @dataclass(frozen=True)
@@ -46,22 +45,18 @@ class Answers:
         return blake2b(content, digest_size=16).hexdigest()
 
     def write(self, file: Path) -> None:
-        """Writes a safetensors file, whole or not at all."""
-        with atomic(file) as temporary:
-            about = {"vit": self._about(), "digest": self.digest}
-            save_file({"answers": self.values}, temporary, about)
+        """Writes a sealed file, whole or not at all."""
+        write_sealed(file, {"answers": torch.from_numpy(self.values)}, self._about())
 
     @classmethod
     def read(cls, file: str | Path) -> "Answers":
         """The content of a file. UserError if it is missing, damaged, or something else."""
         try:
-            with safe_open(str(file), framework="np") as content:
-                about = content.metadata() or {}
-                answers = cls(content.get_tensor("answers"), *json.loads(about["vit"]))
-            shape = (len(answers.names), len(answers.classes))
-            if answers.digest == about["digest"] and answers.values.shape == shape:
+            tensors, about = read_sealed(Path(file))
+            answers = cls(tensors["answers"].numpy(), *json.loads(about))
+            if answers.values.shape == (len(answers.names), len(answers.classes)):
                 return answers
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError):
             pass
         remedy = "delete it, and the same `vit selftrain` writes it again"
         raise UserError(f"{file} does not hold a teacher's answers as they were written: {remedy}")
@@ -143,8 +138,8 @@ class Pseudo(Mixture):
         if answers.classes != splits.classes or splits.multilabel:
             raise UserError(f"{self.answers} has answers of a teacher of other classes")
         rows = answers.chosen(self.confidence, self.per_class)
-        kept, places = np.unique(rows, return_inverse=True)
-        values, names = answers.values[kept], PathList(answers.names).select(kept)
+        learned, places = np.unique(rows, return_inverse=True)
+        values, names = answers.values[learned], PathList(answers.names).select(learned)
         labels: Any = _Targets(train.labels, values)
         if self.hard:
             labels = np.concatenate([train.labels, values.argmax(1)])
@@ -171,11 +166,13 @@ def check_unseen(images: ImageSet, splits: Splits, channels: int | None, loading
             meter.advance(len(digests))
     first = len(names) - len(images)
     held = dict(zip(contents[:first], names, strict=False))
-    found = zip(names[first:], contents[first:], strict=True)
-    copies = [f"{name} ({held[digest]})" for name, digest in found if digest and digest in held]
+    others = zip(names[first:], contents[first:], strict=True)
+    copies = [f"{name} ({held[digest]})" for name, digest in others if digest and digest in held]
     if copies:
-        found = f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test"
-        raise UserError(f"{found}, such as {copies[0]}; take them out")
+        raise UserError(
+            f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test, such "
+            f"as {copies[0]}; take them out"
+        )
 
 
 def _contents(items: Any, channels: int | None, skips: bool, positions: range) -> list[bytes]:

@@ -23,9 +23,9 @@ from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import note_seen
 from vit.models.zoo import canonical_name
 from vit.recipes import list_recipes
-from vit.runs.directory import read_summary, recorded_options
 from vit.runs.following import same_place
 from vit.runs.options import Options
+from vit.runs.records import read_summary, recorded_options
 from vit.runs.short_names import Words
 from vit.writing import writable, write_json
 
@@ -73,20 +73,20 @@ class SelfTraining:
 
     @cached_property
     def base(self) -> Options:
-        """Of the first teacher, and for the labelled images."""
+        """Options of the first teacher, and for the labelled images."""
         return Options(self.arguments)
 
     @cached_property
     def images(self) -> ImageData:
         """The unlabelled images. UserError without any."""
         names = ("channels", "batch_size", "loading")
-        given: dict[str, Any] = {name: getattr(self.base.data, name) for name in names}
-        given |= {"root": self.unlabelled, "splits": Splitting(val_fraction=0, test_fraction=0)}
-        return ImageData(**given).read_as(labelled=False)
+        options: dict[str, Any] = {name: getattr(self.base.data, name) for name in names}
+        options |= {"root": self.unlabelled, "splits": Splitting(val_fraction=0, test_fraction=0)}
+        return ImageData(**options).read_as(labelled=False)
 
     @property
     def paths(self) -> PathList:
-        """Those of the unlabelled images. UserError for images that are no files."""
+        """Paths of the unlabelled images. UserError for images that are no files."""
         items = self.images.splits.train.items
         if not isinstance(items, PathList):
             raise UserError(f"--unlabelled {self.unlabelled}: give a folder of image files")
@@ -212,10 +212,10 @@ class SelfTraining:
         gpu = torch.cuda.is_available() and self.base.config.trainer.accelerator != "cpu"
         model: Any = teacher.engine or teacher.model
         data.preprocess = teacher.preprocess
-        found = Extractor(model, "logits", device="cuda" if gpu else "cpu")(data, split)
+        outputs = Extractor(model, "logits", device="cuda" if gpu else "cpu")(data, split)
         order = [teacher.classes.index(name) for name in self.base.data.classes]
-        values = teacher.activated(torch.from_numpy(found.values))[:, order].numpy()
-        return values, found.labels, found.indices
+        values = teacher.activated(torch.from_numpy(outputs.values))[:, order].numpy()
+        return values, outputs.labels, outputs.indices
 
 
 def _trained(arguments: list[str], folder: Path) -> Row:

@@ -31,10 +31,10 @@ from vit.extensions.transfer.transfer_table import VTAB, Row, Trial, to_json, to
 from vit.extensions.transfer.vtab import task_folders
 from vit.hardware import hardware, versions
 from vit.models.fields import as_size
-from vit.runs.directory import read_summary
 from vit.runs.fit import fit
-from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
+from vit.runs.records import read_summary
+from vit.runs.resuming import differences, listed
 from vit.runs.short_names import Words
 from vit.weights.pretrained import inspect_pretrained
 from vit.weights.weight_file import read_json
@@ -111,7 +111,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One data set: its row of the table, and its runs of `vit fit`."""
+    """Data set: its row of the table, and its runs of `vit fit`."""
 
     plan: Plan
     row: Row
@@ -123,7 +123,7 @@ class Task:
     """Options of those that are tested."""
     lists: dict[str, str]
     """Name -> text of the lists of images that the runs read."""
-    recorded: dict[str, Any]
+    recorded: dict[str, object]
     """Options and digests of images by which a later call is known to be the same."""
 
     def fill(self) -> None:
@@ -137,7 +137,7 @@ class Task:
             row.final = [self._trial(f"seed-{seed}", "test", best, seed) for seed in seeds]
 
     def _trial(self, name: str, part: str, lr: float, seed: int) -> Trial:
-        """One run, scored on the slice or on test."""
+        """Trains a run, and scores it on the slice or on test."""
         row, folder, searching = self.row, self.folder / name, part == "slice"
         say(f"{row.data} {name}, lr {lr}, {row.steps:,} steps:")
         of_data = self.search if searching else self.final
@@ -300,7 +300,7 @@ def check_free(command: str, args: list[str], taken: Iterable[str]) -> None:
             raise UserError(f"{option}: `vit {command}` sets it for each run; remove it")
 
 
-def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
+def check_plan(path: Path, plan: dict[str, object]) -> None:
     """Writes the plan, or compares it: UserError if `path` was written for other runs."""
     if not path.is_file():
         write_json(path, plan)

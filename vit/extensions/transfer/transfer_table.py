@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ VTAB = "vtab/"  # begins the names of its tasks
 
 @dataclass(kw_only=True)
 class Trial:
-    """One run: a learning rate on the slice, or a seed on the test images."""
+    """Run: a learning rate on the slice, or a seed on the test images."""
 
     lr: float
     seed: int
@@ -28,7 +29,7 @@ class Trial:
 
 @dataclass(kw_only=True)
 class Row:
-    """One data set."""
+    """Row of the table: a data set."""
 
     data: str
     metric: str
@@ -89,15 +90,15 @@ def vtab_means(rows: list[Row]) -> dict[str, dict[str, Any]]:
     means: dict[str, dict[str, Any]] = {}
     for group in ("natural", "specialized", "structured", "all") if scores else ():
         names = [name for name, task in TASKS.items() if group in (task["group"], "all")]
-        found = [scores[name] for name in names if name in scores]
-        even = len(set(map(len, found))) == 1
-        seeds = [statistics.mean(each) for each in zip(*found, strict=True)] if even else []
-        means[group] = {**_moments(seeds), "tasks": len(found), "of": len(names)}
+        tasks = [scores[name] for name in names if name in scores]
+        even = len(set(map(len, tasks))) == 1
+        seeds = [statistics.mean(each) for each in zip(*tasks, strict=True)] if even else []
+        means[group] = {**_moments(seeds), "tasks": len(tasks), "of": len(names)}
     return means
 
 
-def to_json(rows: list[Row], about: dict[str, Any]) -> str:
-    """All results, with `about` in front."""
+def to_json(rows: list[Row], about: Mapping[str, object]) -> str:
+    """Results as JSON, with `about` in front."""
     entries = [{**asdict(row), **row.result, "notes": row.remarks} for row in rows]
     results = {**about, "rows": entries, "vtab": vtab_means(rows)}
     return json.dumps(results, indent=2, ensure_ascii=False) + "\n"
@@ -146,7 +147,7 @@ def _moments(scores: list[float]) -> dict[str, Any]:
     }
 
 
-def _spread(result: dict[str, Any]) -> str:
+def _spread(result: Mapping[str, float | None]) -> str:
     spread = "" if result["std"] is None else f" ± {_percent(result['std'])}"
     return _percent(result["mean"]) + spread
 

@@ -30,7 +30,7 @@ from PIL import Image
 
 from vit.console import Meter
 from vit.data.manifest import Listing, Table
-from vit.data.settings import ModelClasses, Reading
+from vit.data.settings import Reading
 from vit.data.sources import Splits
 from vit.errors import UserError, some_of
 from vit.extensions.transfer.vtab_source import is_task
@@ -54,15 +54,15 @@ _NAMES = {_stem(each): name for name, task in TASKS.items() for each in (name, *
 def task_folders(root: str) -> dict[str, str]:
     """Name -> folder of the tasks in `root`. UserError if there is none, or an unknown one."""
     folders = sorted(place for place in Path(root).expanduser().glob("[!.]*") if place.is_dir())
-    found: dict[str, str] = {}
+    tasks: dict[str, str] = {}
     for place in folders:
         if is_task(place) or _stem(place.name) in _NAMES:
-            if (name := _task_name(place)) in found:
-                raise UserError(f"{found[name]} and {place} are both {name}; remove one")
-            found[name] = str(place)
-    if not found:
+            if (name := _task_name(place)) in tasks:
+                raise UserError(f"{tasks[name]} and {place} are both {name}; remove one")
+            tasks[name] = str(place)
+    if not tasks:
         raise UserError(f"{root} has no task of VTAB-1k, such as cifar/train800.txt (docs/vtab.md)")
-    return {name: found[name] for name in TASKS if name in found}
+    return {name: tasks[name] for name in TASKS if name in tasks}
 
 
 def _task_name(folder: Path) -> str:
@@ -85,9 +85,9 @@ def load_task(folder: str, *, search: bool) -> Splits:
     task = TASKS[_task_name(Path(folder))]
     classes, notes = [str(number) for number in range(task["classes"])], []
     tables = (_Lines(f"{folder}/{name}.txt", count) for name, count in LINES.items())
-    listings = (Listing(table, Reading()) for table in tables)
-    model = ModelClasses(names=classes)
-    train, val, both, test = (listing.images("train", model) for listing in listings)
+    lists = (Listing(table, Reading()).part("train") for table in tables)
+    sets = (each.images(classes, False, "the task lacks")[0] for each in lists)
+    train, val, both, test = sets
     parts, whole, tested = (
         {*names} for names in ([*train.names, *val.names], both.names, test.names)
     )
@@ -174,7 +174,7 @@ def _official(name: str, source: Path) -> Sets:
 
 
 def _clevr(source: Path) -> Sets:
-    """With the distance of each object."""
+    """Splits with the distance of each object."""
     sets = _official("clevr_count", source)
     for images, _ in sets.values():
         file = images._data_folder / "scenes" / f"CLEVR_{images._split}_scenes.json"

@@ -21,17 +21,17 @@ from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import References, all_scores, class_by_class, unlikeness
 from vit.inference.classifier import Classifier, load
 from vit.inference.lineage import known_by, note_seen
-from vit.runs.directory import recorded_options
 from vit.runs.evaluate import data_options
 from vit.runs.measuring import accuracies
 from vit.runs.mistakes import check_given
+from vit.runs.records import recorded_options
 
 TRAIN, IMAGES = 1_000, 2_000
 """At most: of train, class by class, and of the held-out images."""
 
 
 class Outputs(NamedTuple):
-    """Of a model for some images, on the CPU; `features` are the head's input."""
+    """Outputs of a model for some images, on the CPU; `features` are the head's input."""
 
     logits: Tensor
     features: Tensor
@@ -85,7 +85,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
 def _parts(
     run: Path, data: ImageData, classifier: Classifier, *, halves: bool
 ) -> tuple[Outputs, Outputs, str]:
-    """Of train and of held-out images, and which these are: val, or one of two `halves` of train.
+    """Outputs of train and of held-out images, and which these are: val, or half of train.
 
     UserError without val, and for images of other classes.
     """

@@ -8,16 +8,16 @@ from vit.cli.arguments import OneLineParser
 from vit.console import show
 
 DESCRIPTION = """\
-Chooses the score that tells images of none of the classes, for `vit classify --unknown`: the energy
-of the logits, which a run begins with, or a distance to the features of training images. Groups of
-classes are left out in turn, and the score that tells them best is written to model/ of the run."""
+Chooses the score by which `vit classify --unknown` detects images of none of the classes: the
+energy of the logits (a run's default), or a distance to the features of training images. Groups of
+classes are left out in turn; the score that detects them best is written to model/ of the run."""
 
 
 def run(args: list[str]) -> int:
     """Prints the score, and which share of held-out images is answered at which accuracy."""
     parser = OneLineParser(prog="vit trust", description=DESCRIPTION)
     parser.add_argument("run", metavar="RUN", help="a finished run")
-    text = "other images of its classes, with train/ and val/ (default: those of the run)"
+    text = "other images of the classes, with train/ and val/ (default: the run's data)"
     parser.add_argument("--data", metavar="D", help=text)
     parser.add_argument("--json", action="store_true", help="print one object")
     options = parser.parse_args(args)

@@ -1,4 +1,4 @@
-"""Which score refuses images best, and what refusing them gains (El-Yaniv and Wiener, 2010).
+"""Choice of the score that refuses images best (El-Yaniv and Wiener, 2010).
 
 Shapes: n images, k classes, d features.
 """

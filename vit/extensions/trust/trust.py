@@ -58,7 +58,7 @@ class Trust:
 
     @property
     def references(self) -> References | None:
-        """With what features are compared; None before `vit trust`."""
+        """References of the features; None before `vit trust`."""
         parts = [getattr(self, field.name) for field in fields(References)]
         return None if all(part is None for part in parts) else References(*parts)
 
@@ -104,7 +104,7 @@ class Trust:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """That of a model directory; None without one, and if it is of other weights.
+        """Measurement of a model directory; None without one, and if it is of other weights.
 
         UserError for a damaged file.
         """

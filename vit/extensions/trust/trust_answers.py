@@ -40,8 +40,8 @@ class Coverage:
 
 
 class Unknown:
-    """Whether the image is of none of the classes, which is so if it is less like them than this
-    share of the validation images."""
+    """True for an image of none of the classes: it is less like them than this share of the
+    validation images."""
 
     allowed = INSIDE_ONE
     fields = ("unknown",)
@@ -99,8 +99,8 @@ class Confidence:
 def deepest(
     tree: LabelTree, probabilities: Tensor, confidence: float
 ) -> Iterator[tuple[str, float]]:
-    """Of each row `k` the deepest node above `confidence` and its probability; ("", 1) if none is,
-    for the root."""
+    """Deepest node above `confidence` of each row `k`, and its probability; ("", 1) if none is, for
+    the root."""
     values, places = tree.best(probabilities)
     levels = ((values > confidence).sum(1) - 1).tolist()  # they fall from level to level
     for value, place, level in zip(values, places, levels, strict=True):
@@ -111,7 +111,7 @@ def deepest(
 def _measured(
     classifier: Classifier, field: str, name: str, share: float, remedy: str = ""
 ) -> Trust:
-    """What was measured beside the weights. UserError without it, and for too few images."""
+    """Measurement beside the weights. UserError without it, and for too few images."""
     trust = None if classifier.folder is None else Trust.read(classifier.folder)
     values = None if trust is None else getattr(trust, field)
     if trust is None or values is None:

@@ -1,4 +1,4 @@
-"""How unlike the known classes an image is: three scores, higher for more unlike.
+"""Three scores of unlikeness to the known classes, higher for more unlike.
 
 Shapes: n images, k classes, d features, m neighbours, p directions.
 """
@@ -25,7 +25,7 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True)
 class References:
-    """What the scores of features compare an image with; made of train images, in float16."""
+    """Features that an image is compared with; made of train images, in float16."""
 
     neighbours: Tensor
     """`m d`, of unit length; drawn class by class."""
@@ -99,7 +99,7 @@ def all_scores(
     *,
     multilabel: bool = False,
 ) -> dict[str, Tensor]:
-    """Each of SCORES (n,); without references the energy alone, which needs no features."""
+    """SCORES (n,) by name; without references the energy alone, which needs no features."""
     scores = {"energy": energy(logits, multilabel=multilabel)}
     if references is not None:
         assert features is not None

@@ -15,37 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.extensions.variants.options import Grid, Options, Sized
 from vit.models.config import PosResize, ViTConfig
 from vit.models.embedding import resize_grid, sincos2d
 from vit.models.encoder import Block, Place
-from vit.models.fields import check_kinds
 from vit.shapes import Float
 
-Grid = tuple[int, int]
 Placed = tuple["Tables", bool]
 """What the stem adds, and whether the layers are changed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nothing:
-    """No options."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sized:
-    """Options of tables that are made for one grid."""
-
-    size: int | tuple[int, int] | None = None
-    """Rows and columns of that grid, or one number for both; default: those of `image_size`. For
-    other grids the table is resampled by `pos_resize`."""
-
-    def __post_init__(self) -> None:
-        check_kinds(self)
-        if self.size is not None:
-            sides = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-            if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
-                raise UserError(f"size={self.size!r} must be whole numbers above 0: rows, columns")
-            object.__setattr__(self, "size", sides)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +34,11 @@ class LearnedOptions(Sized):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedOptions:
+class FixedOptions(Options):
     """Options of fixed tables, which are computed for any grid."""
 
     where: Literal["stem", "layers"] = "stem"
     """Added once, or before every layer."""
-
-    def __post_init__(self) -> None:
-        check_kinds(self)
 
 
 class Tables(nn.Module):
@@ -74,7 +48,7 @@ class Tables(nn.Module):
         super().__init__()
 
     def init_weights(self) -> None:
-        """As the model's own table of positions."""
+        """Draws tables as the model's own table of positions."""
         for table in self.parameters():
             nn.init.normal_(table, std=0.02)
 
@@ -175,7 +149,7 @@ class PositionedBlock(Block):
             self.positions.init_weights()
 
 
-def unordered(options: Nothing, config: ViTConfig, layers: list[Block]) -> Placed:
+def unordered(options: Options, config: ViTConfig, layers: list[Block]) -> Placed:
     """A set of patches: what the model computes does not depend on their order."""
     return NoTable(), False
 

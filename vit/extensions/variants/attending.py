@@ -24,7 +24,7 @@ class Attending(Attention):
         return attend(q, k, v, self.bias(q, place))
 
     def bias(self, q: Tensor, place: Place) -> Tensor | None:
-        """What is added to the scores of queries `b heads m e`."""
+        """Bias of the scores of queries `b heads m e`."""
         return place.bias
 
 

@@ -11,20 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.mixing import SequenceMixer, check_whole
+from vit.extensions.variants.mixing import SequenceMixer
+from vit.extensions.variants.options import Options
 from vit.models.config import ViTConfig
 from vit.shapes import Float
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelOptions:
+class KernelOptions(Options):
     """Options of shared kernels."""
 
     kernel: int = 7
     """Tokens that a kernel covers, an odd number."""
 
     def __post_init__(self) -> None:
-        check_whole(self, kernel=1)
+        super().__post_init__()
         if self.kernel % 2 == 0:
             raise UserError(f"kernel={self.kernel} must be odd, so that its middle is a token")
 

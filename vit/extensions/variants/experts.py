@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from vit.errors import POSITIVE, UserError, check_range
 from vit.extensions.variants.feedforward import FEEDFORWARDS
+from vit.extensions.variants.options import Options
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block, Mlp
-from vit.models.fields import check_kinds
 from vit.models.initialization import lecun_normal_
 from vit.shapes import Float, Int
 
@@ -24,7 +24,7 @@ BALANCE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertsOptions:
+class ExpertsOptions(Options):
     """Options of experts."""
 
     experts: int = 4
@@ -37,12 +37,8 @@ class ExpertsOptions:
     """The MLPs: those of the model without this part, or of another part, such as "relu"."""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        super().__post_init__()
         check_range("capacity", self.capacity, POSITIVE)
-        for name in ("experts", "chosen"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise UserError(f"{name}={value!r} must be a whole number of at least 1")
         if self.chosen > self.experts:
             raise UserError(
                 f"chosen={self.chosen} is more than there are experts ({self.experts}); choose at "
@@ -89,19 +85,19 @@ class Experts(nn.Module):
         e = len(self.experts)
         taken = x.new_zeros(x.shape[0], e * c + 1, x.shape[-1])
         taken = taken.scatter(1, at, x.repeat(1, self.chosen, 1))[:, :-1].unflatten(1, (e, c))
-        given = [expert(taken[:, i]) for i, expert in enumerate(self.experts)]
-        outputs = F.pad(torch.cat(given, dim=1), (0, 0, 0, 1)).gather(1, at)
+        computed = [expert(taken[:, i]) for i, expert in enumerate(self.experts)]
+        outputs = F.pad(torch.cat(computed, dim=1), (0, 0, 0, 1)).gather(1, at)
         gates = gates.mT[..., None].to(outputs.dtype)
         return (outputs.unflatten(1, (self.chosen, -1)) * gates).sum(1)
 
     def probabilities(self, x: Float[Tensor, "b m d"]) -> Float[Tensor, "b m e"]:
-        """In at least float32, as in arXiv:2101.03961, section 2.4."""
+        """Probabilities in at least float32, as in arXiv:2101.03961, section 2.4."""
         kind = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             return F.linear(x.to(kind), self.router.weight.to(kind)).softmax(-1)
 
     def places(self, chosen: Int[Tensor, "b m k"]) -> tuple[Int[Tensor, "b k m"], int]:
-        """Of each choice among the e c places of all experts, e c if there is none; and c."""
+        """Places of the choices among the e c of all experts, e c if there is none; and c."""
         e = len(self.experts)
         c = min(chosen.shape[1], ceil(self.capacity * self.chosen * chosen.shape[1] / e))
         order = chosen.mT.flatten(1)  # first choices first
@@ -110,7 +106,7 @@ class Experts(nn.Module):
         return places.unflatten(1, (self.chosen, -1)), c
 
     def init_weights(self) -> None:
-        """Every expert has other weights."""
+        """Draws other weights for every expert."""
         lecun_normal_(self.router)
         for expert in self.experts:
             expert.init_weights()  # pyright: ignore[reportCallIssue]

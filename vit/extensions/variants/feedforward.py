@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.extensions.variants.additive import Nothing
+from vit.extensions.variants.options import Change, Options
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block, Mlp
 from vit.shapes import Float
@@ -85,18 +85,18 @@ FEEDFORWARDS: dict[str, tuple[type[Activated | Gated], Function]] = {
 """MLPs by name: their class and f."""
 
 
-def feedforward(name: str) -> Callable[[Nothing, ViTConfig, list[Block]], None]:
+def feedforward(name: str) -> Change:
     """Builds MLPs of FEEDFORWARDS."""
     kind, function = FEEDFORWARDS[name]
 
-    def build(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
+    def build(options: Options, config: ViTConfig, layers: list[Block]) -> None:
         for layer in layers:
             layer.mlp = kind(config, function)
 
     return build
 
 
-def without_mlp(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
+def without_mlp(options: Options, config: ViTConfig, layers: list[Block]) -> None:
     """Layers of attention alone."""
     for layer in layers:
         layer.register_module("mlp", NoMlp())

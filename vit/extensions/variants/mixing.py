@@ -1,4 +1,4 @@
-"""What mixers share. A mixer takes the place of attention in every layer: `attn` of a Block.
+"""Common parts of mixers. A mixer takes the place of attention in every layer: `attn` of a Block.
 
 Prefix tokens (class token, registers) are treated alike everywhere. In attention on the grid
 (window, axial) they see all tokens, and every patch sees them beside its own neighbours; so they do
@@ -13,11 +13,10 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, Sized
 from vit.extensions.variants.attending import Attending
+from vit.extensions.variants.options import Change, Grid, Options, Sized
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block, Place
-from vit.models.fields import check_kinds
 from vit.models.initialization import xavier_
 from vit.shapes import Float
 
@@ -26,15 +25,6 @@ from vit.shapes import Float
 class OneGrid(Sized):
     """Options of mixers that have weights for each token: `size` is the grid of the model, which is
     written down, and another number of patches is refused."""
-
-
-def check_whole(options: Any, **least: int) -> None:
-    """UserError for an option that is no whole number of at least this much, and as check_kinds."""
-    check_kinds(options)
-    for name, low in least.items():
-        value = getattr(options, name)
-        if type(value) is not int or value < low:
-            raise UserError(f"{name}={value!r} must be a whole number of at least {low}")
 
 
 def check_patches(options: OneGrid, grid: Grid) -> None:
@@ -65,7 +55,7 @@ class AttentionMixer(Attending):
 
     ignores_mask = True
 
-    def __init__(self, options: Any, config: ViTConfig, layer: int) -> None:
+    def __init__(self, options: Options, config: ViTConfig, layer: int) -> None:
         super().__init__(config.width, config.num_heads, config.dropout)
 
     def bias(self, q: Tensor, place: Place) -> Tensor | None:
@@ -99,12 +89,10 @@ class SequenceMixer(nn.Module):
                 xavier_(part)
 
 
-def mixed(
-    kind: Callable[[Any, ViTConfig, int], nn.Module],
-) -> Callable[[Any, ViTConfig, list[Block]], None]:
+def mixed(kind: Callable[[Any, ViTConfig, int], nn.Module]) -> Change:
     """Puts a mixer, made of options, configuration and the layer's index, in each layer."""
 
-    def build(options: Any, config: ViTConfig, layers: list[Block]) -> None:
+    def build(options: Options, config: ViTConfig, layers: list[Block]) -> None:
         if isinstance(options, OneGrid):
             check_patches(options, config.grid)
         for i, layer in enumerate(layers):

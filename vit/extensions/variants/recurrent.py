@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vit.extensions.variants.mixing import SequenceMixer, check_pooled
+from vit.extensions.variants.options import Options
 from vit.models.config import ViTConfig
-from vit.models.fields import check_kinds
 from vit.shapes import Float
 
 CELLS: dict[str, tuple[Any, Any]] = {
@@ -23,14 +23,11 @@ CELLS: dict[str, tuple[Any, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentOptions:
+class RecurrentOptions(Options):
     """Options of recurrent networks."""
 
     two_way: bool = True
     """A second network reads the tokens from the last to the first."""
-
-    def __post_init__(self) -> None:
-        check_kinds(self)
 
 
 class Recurrent(SequenceMixer):
@@ -68,7 +65,7 @@ class Recurrent(SequenceMixer):
         return CELLS[self.cell][1](x, state, weights, *options)[0]
 
     def init_weights(self) -> None:
-        """As in PyTorch: uniform within 1 / sqrt(d)."""
+        """Draws weights as PyTorch does: uniform within 1 / sqrt(d)."""
         super().init_weights()
         bound = self.width**-0.5
         for parameter in self.parameters(recurse=False):

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, NoTable, Placed, Resampled, Sized, Tables
+from vit.extensions.variants.additive import NoTable, Placed, Resampled, Tables
 from vit.extensions.variants.attending import Biased
+from vit.extensions.variants.options import Grid, Options, Sized
 from vit.models.config import ViTConfig
 from vit.models.embedding import resize_grid
 from vit.models.encoder import Block, Place
@@ -23,15 +23,12 @@ from vit.shapes import Float, Int
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShawOptions:
+class ShawOptions(Options):
     """Options of Shaw's positions."""
 
+    from_zero = ("k",)
     k: int = 16
     """Largest distance in raster order that has an embedding; larger ones have that of k."""
-
-    def __post_init__(self) -> None:
-        if type(self.k) is not int or self.k < 0:
-            raise UserError(f"k={self.k!r} must be a whole number of at least 0")
 
 
 def differences(
@@ -145,7 +142,7 @@ class ShawAttention(Biased):
         return weights.to(v.dtype) @ v + self.rel_pos.value_sums(weights.to(v.dtype), place)
 
     def value_products(self, x: Float[Tensor, "b heads m e"], place: Place) -> Tensor:
-        """What the embeddings of values add to x_i . v_j, `b heads m m`."""
+        """Products of x_i with the embeddings of values a^V_ij, `b heads m m`."""
         return self.rel_pos.value_products(x, place)
 
 

@@ -1,18 +1,16 @@
-"""How a layer adds its branches F, attention and MLP, to its input, and the norms N of branches.
+"""Residuals: the sum of a layer's input and its branches F, attention and MLP; their norms N.
 
 The paper's layer is x + F(N(x)) with LayerNorm. Cost of all: no products. The norm after the last
 layer is always LayerNorm.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Nothing
 from vit.extensions.variants.attending import Biased
 from vit.extensions.variants.feedforward import NoMlp
+from vit.extensions.variants.options import Change, Options
 from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Block, LayerScale, Mlp, Place
 from vit.models.initialization import zero_
@@ -54,14 +52,14 @@ class Fixup(Block):
             zero_(last)
 
 
-def post(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
+def post(options: Options, config: ViTConfig, layers: list[Block]) -> None:
     """Norms after the addition."""
     for layer in layers:
         layer.__class__ = PostNorm
 
 
-def without(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
-    """No addition. UserError where nothing would be left of an image."""
+def without(options: Options, config: ViTConfig, layers: list[Block]) -> None:
+    """Layers without the addition. UserError where nothing would be left of an image."""
     if config.drop_path or any(isinstance(layer.mlp, NoMlp) for layer in layers):
         raise UserError(
             "variant.residual, none: nothing is left of an image whose branch is dropped or "
@@ -71,7 +69,7 @@ def without(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
         layer.__class__ = NoResidual
 
 
-def rezero(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
+def rezero(options: Options, config: ViTConfig, layers: list[Block]) -> None:
     """x + s F(x) without norms, where s starts at 0 (ReZero, arXiv:2003.04887, equation 1).
 
     A number for each branch, in the place of LayerScale; their code has one for both branches.
@@ -79,7 +77,7 @@ def rezero(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
     _scale("rezero", config, layers, 0.0)
 
 
-def fixup(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
+def fixup(options: Options, config: ViTConfig, layers: list[Block]) -> None:
     """Layers of Fixup. UserError for branches that do not have two matrices."""
     if not all(type(x.attn) in (Attention, Biased) and isinstance(x.mlp, Mlp) for x in layers):
         raise UserError(
@@ -110,12 +108,10 @@ class RMSNorm(nn.RMSNorm):
         return super().forward(x.to(self.weight.dtype))  # torch has no kernel for two types
 
 
-def normed(
-    kind: type[nn.LayerNorm | RMSNorm],
-) -> Callable[[Nothing, ViTConfig, list[Block]], None]:
+def normed(kind: type[nn.LayerNorm | RMSNorm]) -> Change:
     """Builds norms of this kind, also where the residual part has removed them."""
 
-    def build(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
+    def build(options: Options, config: ViTConfig, layers: list[Block]) -> None:
         for layer in layers:
             layer.norm1 = kind(config.width, eps=config.layer_norm_eps)
             if not isinstance(layer.mlp, NoMlp):

@@ -10,23 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, Tables
+from vit.extensions.variants.additive import Tables
 from vit.extensions.variants.attending import Biased
-from vit.extensions.variants.mixing import (
-    AttentionMixer,
-    OneGrid,
-    check_patches,
-    check_pooled,
-    check_whole,
-)
+from vit.extensions.variants.mixing import AttentionMixer, OneGrid, check_patches, check_pooled
+from vit.extensions.variants.options import Grid, Options
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block, Place
-from vit.models.fields import check_kinds
 from vit.shapes import Float
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxOptions:
+class SoftmaxOptions(Options):
     """Options of softmax attention."""
 
     head_size: int | None = None
@@ -34,14 +28,9 @@ class SoftmaxOptions:
     causal: bool = False
     """A token sees those before it in the sequence, and itself."""
 
-    def __post_init__(self) -> None:
-        check_kinds(self)
-        if self.head_size is not None:
-            check_whole(self, head_size=1)
-
 
 class Causal(Tables):
-    """No score for later keys."""
+    """Bias that hides later keys."""
 
     def forward(
         self, q: Float[Tensor, "b heads m e"], place: Place
@@ -81,10 +70,6 @@ class LinformerOptions(OneGrid):
     """Keys and values that are made of those of all tokens."""
     shared: bool = False
     """One matrix for keys and values (section 4, "key-value sharing")."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self, k=1)
 
 
 class Linformer(AttentionMixer):

@@ -13,12 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, Sized
-from vit.extensions.variants.mixing import AttentionMixer, check_whole
+from vit.extensions.variants.mixing import AttentionMixer
+from vit.extensions.variants.options import Grid, Options, Sized
 from vit.extensions.variants.relative import all_offsets, offset_index
 from vit.models.config import ViTConfig
 from vit.models.encoder import Place
-from vit.models.fields import check_kinds
 from vit.shapes import Float, Int
 
 
@@ -54,7 +53,15 @@ class WindowAttention(AttentionMixer):
         self.relative_position_bias_table = table
 
     def check_grid(self, grid: Grid) -> None:
-        check_windows(self.size, grid)
+        if any(whole % side for side, whole in zip(self.size, grid, strict=True)):
+            rows, columns = (
+                ", ".join(str(side) for side in range(1, whole + 1) if whole % side == 0)
+                for whole in grid
+            )
+            raise UserError(
+                f"windows of size={list(self.size)} do not divide the {grid[0]} x {grid[1]} "
+                f"patches; choose rows from {rows}, and columns from {columns}"
+            )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads m e"]:
         grid = (place.rows, place.columns)
@@ -67,7 +74,7 @@ class WindowAttention(AttentionMixer):
         return local_attention(q, k, v, place, self.size, (rows, columns), bias)
 
     def _bias(self, place: Place, shift: Grid, q: Tensor) -> Float[Tensor, "1 w_heads s t"] | None:
-        """What is added to the scores of a window's patches, window by window."""
+        """Bias of the scores of a window's patches, window by window."""
         table = self.relative_position_bias_table
         if table is None and not any(shift):
             return None
@@ -92,19 +99,6 @@ class WindowAttention(AttentionMixer):
             nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
 
 
-def check_windows(size: Grid, grid: Grid) -> None:
-    """UserError for windows that do not divide the grid."""
-    if any(whole % side for side, whole in zip(size, grid, strict=True)):
-        rows, columns = (
-            ", ".join(str(side) for side in range(1, whole + 1) if whole % side == 0)
-            for whole in grid
-        )
-        raise UserError(
-            f"windows of size={list(size)} do not divide the {grid[0]} x {grid[1]} patches; choose "
-            f"rows from {rows}, and columns from {columns}"
-        )
-
-
 def windows(
     x: Float[Tensor, "b heads n e"], place: Place, size: Grid, shift: Grid
 ) -> Float[Tensor, "b w_heads s e"]:
@@ -123,7 +117,7 @@ def local_attention(
     shift: Grid = (0, 0),
     bias: Float[Tensor, "1 w_heads s t"] | None = None,
 ) -> Float[Tensor, "b heads m e"]:
-    """Every patch sees the prefix tokens and its window; the prefix tokens see all."""
+    """Attention of patches to the prefix tokens and their window, of prefix tokens to all."""
     p, heads = place.num_prefix, q.shape[1]
     count = place.rows // size[0] * (place.columns // size[1])
     inside = windows(q[:, :, p:], place, size, shift)
@@ -141,15 +135,12 @@ def local_attention(
 
 
 @dataclass(frozen=True, kw_only=True)
-class AxialOptions:
+class AxialOptions(Options):
     """Options of axial attention."""
 
     axes: Literal["both", "alternate"] = "both"
     """A layer attends along rows and then along columns; or along rows, and the next one along
     columns, which is the paper's, where an MLP follows each."""
-
-    def __post_init__(self) -> None:
-        check_kinds(self)
 
 
 class AxisAttention(AttentionMixer):
@@ -192,9 +183,10 @@ class Axial(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BigBirdOptions:
+class BigBirdOptions(Options):
     """Options of BigBird."""
 
+    from_zero = ("random", "seed")
     block: int = 16
     """Tokens of a block; at least as many as there are prefix tokens."""
     window: int = 3
@@ -205,7 +197,7 @@ class BigBirdOptions:
     """Of the draws of random blocks, which differ among layers and heads."""
 
     def __post_init__(self) -> None:
-        check_whole(self, block=1, window=1, random=0, seed=0)
+        super().__post_init__()
         if self.window % 2 == 0:
             raise UserError(f"window={self.window} must be odd, so that its middle is a block")
 
@@ -269,9 +261,9 @@ class BigBird(AttentionMixer):
             .flatten(3, 4).flatten(1, 2)
             for x in (k, v)
         ]  # fmt: skip
-        own = q[:, :, s : (n - 1) * s].unflatten(2, (inner, s)).flatten(1, 2)
+        inside = q[:, :, s : (n - 1) * s].unflatten(2, (inner, s)).flatten(1, 2)
         mask = self._mask(index, m)[None].expand(-1, -1, s, -1)
-        middle = F.scaled_dot_product_attention(own, *seen, attn_mask=mask)
+        middle = F.scaled_dot_product_attention(inside, *seen, attn_mask=mask)
         middle = middle.unflatten(1, (heads, inner)).flatten(2, 3)
         ends = torch.cat([q[:, :, :s], q[:, :, (n - 1) * s :]], 2)
         first, last = F.scaled_dot_product_attention(ends, k, v).tensor_split([s], dim=2)

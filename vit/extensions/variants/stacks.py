@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, Nothing
 from vit.extensions.variants.experts import Experts
+from vit.extensions.variants.options import Grid, Options
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block, Place
 from vit.shapes import Float
@@ -31,11 +31,11 @@ class Again(nn.Module):
         return self.first[0](x, place)
 
     def init_weights(self) -> None:
-        """Those of the first layer."""
+        """Leaves the weights of the first layer to it."""
 
 
-def shared(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
-    """One layer, as often as the model is deep. UserError for one that depends on the depth."""
+def shared(options: Options, config: ViTConfig, layers: list[Block]) -> None:
+    """Repeats one layer. UserError for one that depends on the depth."""
     if config.drop_path:
         raise UserError(
             f"variant.stack, shared: drop_path={config.drop_path} is of each layer, and there is "
@@ -55,15 +55,11 @@ def shared(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunnelOptions:
+class FunnelOptions(Options):
     """Options of a funnel."""
 
     stages: int = 2
     """Groups of layers of about the same number; each after the first halves rows and columns."""
-
-    def __post_init__(self) -> None:
-        if type(self.stages) is not int or self.stages < 1:
-            raise UserError(f"stages={self.stages!r} must be a whole number of at least 1")
 
 
 class Smaller(nn.Module):

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.extensions.variants.additive import Grid
-from vit.extensions.variants.mixing import OneGrid, SequenceMixer, check_patches, check_whole
+from vit.extensions.variants.mixing import OneGrid, SequenceMixer, check_patches
+from vit.extensions.variants.options import Grid
 from vit.models.config import ViTConfig
 from vit.models.encoder import Place
 from vit.shapes import Float
@@ -61,10 +61,6 @@ class FactorizedOptions(OneGrid):
 
     k: int = 8
     """Rank."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self, k=1)
 
 
 class Factorized(Random):

@@ -5,9 +5,9 @@
 To add a part: a row of the kind's table, and its entry in tests/variants (`Entry`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -23,10 +23,11 @@ from vit.extensions.variants import (
     stacks,
     synthesizers,
 )
-from vit.extensions.variants.additive import FixedOptions, LearnedOptions, Nothing, Sized, added
+from vit.extensions.variants.additive import FixedOptions, LearnedOptions, added
 from vit.extensions.variants.experts import ExpertsOptions, experts
 from vit.extensions.variants.feedforward import FEEDFORWARDS, feedforward, without_mlp
 from vit.extensions.variants.mixing import OneGrid, mixed
+from vit.extensions.variants.options import Change, Options, Sized
 from vit.extensions.variants.relative import biased
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block
@@ -35,30 +36,19 @@ from vit.models.fields import known_fields
 Build = TypeVar("Build")
 
 
-class Positions(Protocol):
-    """Builds what the stem adds, and positions in the list of the paper's layers, in place."""
-
-    def __call__(
-        self, options: Any, config: ViTConfig, layers: list[Block], /
-    ) -> additive.Placed: ...
-
-
-class Change(Protocol):
-    """Changes the list of the paper's layers, or modules in them, in place."""
-
-    def __call__(self, options: Any, config: ViTConfig, layers: list[Block], /) -> None: ...
+Positions = Callable[[Any, ViTConfig, list[Block]], additive.Placed]
+"""Builds what the stem adds, and positions in the list of the paper's layers, in place."""
 
 
 class Part(NamedTuple, Generic[Build]):
     """A mechanism."""
 
-    options: type
-    """A frozen dataclass, whose constructor checks its fields."""
+    options: type[Options]
     build: Build
 
 
 POSITIONS: dict[str, Part[Positions]] = {
-    "none": Part(Nothing, additive.unordered),
+    "none": Part(Options, additive.unordered),
     "learned": Part(LearnedOptions, added(additive.Learned)),
     "learned2d": Part(LearnedOptions, added(additive.Learned2d)),
     "sinusoids": Part(FixedOptions, added(additive.Sinusoids)),
@@ -66,7 +56,7 @@ POSITIONS: dict[str, Part[Positions]] = {
     "relative": Part(Sized, biased(relative.Relative)),
     "shaw": Part(relative.ShawOptions, biased(relative.Shaw, relative.ShawAttention)),
     "bias_table": Part(Sized, biased(relative.BiasTable)),
-    "alibi": Part(Nothing, biased(relative.Alibi)),
+    "alibi": Part(Options, biased(relative.Alibi)),
 }
 MIXERS: dict[str, Part[Change]] = {
     "softmax": Part(softmax.SoftmaxOptions, softmax.softmax),
@@ -86,25 +76,25 @@ MIXERS: dict[str, Part[Change]] = {
 }
 """What lets tokens see each other: replaces `Block.attn`."""
 MLPS: dict[str, Part[Change]] = {
-    **{name: Part(Nothing, feedforward(name)) for name in FEEDFORWARDS},
+    **{name: Part(Options, feedforward(name)) for name in FEEDFORWARDS},
     "experts": Part(ExpertsOptions, experts),
-    "none": Part(Nothing, without_mlp),
+    "none": Part(Options, without_mlp),
 }
 """What follows attention: replaces `Block.mlp`."""
 RESIDUALS: dict[str, Part[Change]] = {
-    "post": Part(Nothing, residuals.post),
-    "none": Part(Nothing, residuals.without),
-    "rezero": Part(Nothing, residuals.rezero),
-    "fixup": Part(Nothing, residuals.fixup),
+    "post": Part(Options, residuals.post),
+    "none": Part(Options, residuals.without),
+    "rezero": Part(Options, residuals.rezero),
+    "fixup": Part(Options, residuals.fixup),
 }
 """How branches are added to their input: the class of the layers, and whether they have norms."""
 NORMS: dict[str, Part[Change]] = {
-    "layer": Part(Nothing, residuals.normed(nn.LayerNorm)),
-    "rms": Part(Nothing, residuals.normed(residuals.RMSNorm)),
+    "layer": Part(Options, residuals.normed(nn.LayerNorm)),
+    "rms": Part(Options, residuals.normed(residuals.RMSNorm)),
 }
 """The norms of the branches, also for residuals that have none of their own."""
 STACKS: dict[str, Part[Change]] = {
-    "shared": Part(Nothing, stacks.shared),
+    "shared": Part(Options, stacks.shared),
     "funnel": Part(stacks.FunnelOptions, stacks.funnel),
 }
 """What the layers have in common."""
@@ -117,13 +107,13 @@ CHANGES = {
 }
 """Kinds whose parts change the layers, in the order in which they do."""
 KINDS: dict[str, Mapping[str, Part[Any]]] = {"positions": POSITIONS, **CHANGES}
-Chosen = tuple[Part[Any], str, Any]
+Chosen = tuple[Part[Any], str, Options]
 """A part, its name, and its options."""
 
 
 def chosen_parts(config: ViTConfig) -> dict[str, Chosen]:
-    """Of `config.variant`, by kind. UserError for an unknown kind, part or option."""
-    chosen: Any = config.variant
+    """Parts of `config.variant`, by kind. UserError for an unknown kind, part or option."""
+    chosen: object = config.variant
     if not isinstance(chosen, Mapping):
         raise UserError(
             f"variant={shorten(repr(chosen))} is not an object of parts by kind; write it as "
@@ -146,13 +136,13 @@ def completed(config: ViTConfig) -> ViTConfig:
     return replace(config, variant=written)
 
 
-def _part(kind: str, given: Any, config: ViTConfig) -> Chosen:
+def _part(kind: str, section: object, config: ViTConfig) -> Chosen:
     """The part that a section of `variant` names, its name, and its options."""
     table = KINDS[kind]
-    values = {"name": given} if isinstance(given, str) else given
+    values = {"name": section} if isinstance(section, str) else section
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         raise UserError(
-            f"variant.{kind}={shorten(repr(given))} has no name{_of(table)}; a part with options "
+            f"variant.{kind}={shorten(repr(section))} has no name{_of(table)}; a part with options "
             f"is {{name: {next(iter(table))}, ...}}"
         )
     name, values = values["name"], {key: v for key, v in values.items() if key != "name"}
@@ -163,10 +153,10 @@ def _part(kind: str, given: Any, config: ViTConfig) -> Chosen:
         options = table[name].options(**known_fields(table[name].options, values))
     except UserError as error:
         raise UserError(f"variant.{kind}, {name}: {error}") from None
-    if getattr(options, "size", ()) is None:
+    if isinstance(options, Sized) and options.size is None:
         options = replace(options, size=config.grid)
     return table[name], name, options
 
 
-def _of(table: Mapping[str, Any]) -> str:
+def _of(table: Mapping[str, object]) -> str:
     return f"; choose {', '.join(table)}"

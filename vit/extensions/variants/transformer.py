@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.extensions.variants.additive import Grid, Tables
+from vit.extensions.variants.additive import Tables
 from vit.extensions.variants.experts import Experts
+from vit.extensions.variants.options import Grid
 from vit.extensions.variants.stacks import Smaller
 from vit.extensions.variants.table import CHANGES, chosen_parts, completed
-from vit.models.backbone import layer_indices
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer, plain_layers
 from vit.shapes import Float
@@ -74,52 +74,6 @@ class VariantTransformer(VisionTransformer):
         return super().no_weight_decay() | tables
 
     def auxiliary_loss(self) -> Tensor | float:
-        """Each `penalty` of the last forward pass, once."""
+        """Sum of the penalties of the last forward pass, once."""
         experts = (module for module in self.modules() if isinstance(module, Experts))
         return sum((vars(module).pop("penalty", 0.0) for module in experts), 0.0)
-
-    def intermediate_layers(
-        self,
-        images: Float[Tensor, "b c h w"],
-        layers: int | Sequence[int] = 1,
-        *,
-        reshape: bool = True,
-        norm: bool = True,
-        return_cls: bool = False,
-    ) -> list[Any]:
-        kinds: dict[str, bool] = {"norm": norm, "return_cls": return_cls}
-        entries = super().intermediate_layers(images, layers, reshape=False, **kinds)
-        indices = layer_indices(layers, self.config.depth)
-        return self._maps(entries, indices, images) if reshape else entries
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | Sequence[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        kind = "NLC" if output_fmt == "NCHW" else output_fmt
-        options = (return_prefix_tokens, norm, stop_early, kind, intermediates_only)
-        result = super().forward_intermediates(x, indices, *options)
-        if output_fmt != "NCHW":
-            return result
-        depth = self.config.depth
-        layers = sorted(set(layer_indices(depth if indices is None else indices, depth)))
-        if intermediates_only:
-            return self._maps(result, layers, x)
-        return result[0], self._maps(result[1], layers, x)
-
-    def _maps(self, entries: list[Any], layers: Sequence[int], images: Tensor) -> list[Any]:
-        """Patches `b n d`, alone or the first of a pair, as maps `b d gh gw` of each layer's grid,
-        which a funnel makes smaller."""
-        maps = []
-        for entry, layer in zip(entries, layers, strict=True):
-            patches, *others = entry if isinstance(entry, tuple) else (entry,)
-            grid = [side // self.layer_strides[layer] for side in images.shape[-2:]]
-            patches = patches.transpose(1, 2).unflatten(2, grid)
-            maps.append((patches, *others) if others else patches)
-        return maps

@@ -1,6 +1,4 @@
-"""Fine-tuning by the size of the set."""
-
-from typing import Any
+"""Length of fine-tuning, and share of the fine-tuned weights, by the number of images."""
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -12,6 +10,7 @@ from vit.errors import UserError
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
 from vit.training.budget import time_limit
 from vit.training.counted_data import counting_data, logits_of
+from vit.training.image_classifier import ImageClassifier
 from vit.training.parts import part
 from vit.training.saving import averages
 from vit.weights.lora import A
@@ -30,11 +29,13 @@ class FineTuneBySize(Callback):
     """
 
     def __init__(self) -> None:
-        self.chosen: dict[str, Any] = {}
+        self.chosen: dict[str, object] = {}
         """Steps, images and share, for a JSON file."""
+        self._share: float | None = None
+        """The share of the last weights; None until validation images choose it."""
         self._start: dict[str, Tensor] | None = None
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         data = counting_data(trainer)
@@ -44,56 +45,56 @@ class FineTuneBySize(Callback):
             raise UserError("FineTuneBySize and EMA both say which weights result: leave one out")
         images = data.expected_images("train")
         validation = 0 if data.splits.val is None else data.expected_images("val")
-        why = "by a limit of the run"
+        length = "by a limit of the run"
         if trainer.max_steps == -1 and trainer.max_epochs == -1 and time_limit(trainer) is None:
             batch = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
             steps = trainer.fit_loop.epoch_loop.max_steps = steps_for(images, batch)
-            why = f"{steps:,} steps of {batch:,}"
-        share = None if validation >= ENOUGH_TO_CHOOSE else FIXED_SHARE
+            length = f"{steps:,} steps of {batch:,}"
+        self._share = None if validation >= ENOUGH_TO_CHOOSE else FIXED_SHARE
         if pl_module.load_report is None:
-            share = 1.0  # random first weights are nothing to keep
+            self._share = 1.0  # random first weights are nothing to keep
         self.chosen = {
             "train_images": images,
             "val_images": validation,
             "steps": trainer.max_steps if trainer.max_steps != -1 else None,
-            "share": share,
+            "share": self._share,
         }
-        part = "the share of the last is chosen by validation loss"
-        if share is not None:
-            part = f"{share:.0%} of the last ({validation:,} validation images; "
-            part += f"from {ENOUGH_TO_CHOOSE}, the share is chosen by their loss)"
-        say(f"by size: {images:,} training images, {why}; first and last weights averaged: {part}")
+        rule = "the share of the last is chosen by validation loss"
+        if self._share is not None:
+            rule = f"{self._share:.0%} of the last ({validation:,} validation images; "
+            rule += f"from {ENOUGH_TO_CHOOSE}, the share is chosen by their loss)"
+        say(f"by size: {images:,} training images, {length}; first and last averaged: {rule}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 or self._start is None:  # after the head has been fitted
             self._start = {name: p.detach().clone() for name, p in _trained(pl_module)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, dict[str, Tensor] | None]:
         return {"start": self._start}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, dict[str, Tensor] | None]) -> None:
         self._start = state_dict["start"]
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Averages in the model; the checkpoints keep the weights of the last step."""
-        assert self._start is not None
+        assert self._start is not None and isinstance(pl_module, ImageClassifier)
         start = {n: part(self._start[n].to(p.device), p) for n, p in _trained(pl_module)}
         end = {name: p.detach().clone() for name, p in _trained(pl_module)}
-        if self.chosen["share"] is None:
+        if self._share is None:
             losses = {}
             for share in SHARES:
                 _average(pl_module, start, end, share)
                 losses[share] = _validation_loss(trainer, pl_module)
-            self.chosen["share"] = min(SHARES, key=losses.__getitem__)
-            self.chosen["val_losses"] = {f"{s:g}": round(loss, 4) for s, loss in losses.items()}
+            self._share = min(SHARES, key=losses.__getitem__)
+            rounded = {f"{share:g}": round(loss, 4) for share, loss in losses.items()}
+            self.chosen |= {"share": self._share, "val_losses": rounded}
             shown = ", ".join(f"{share:.0%} {loss:.3f}" for share, loss in losses.items())
             say(f"by size: validation loss by share of the last step: {shown}")
-        _average(pl_module, start, end, self.chosen["share"])
-        module: Any = pl_module
-        module.test_metrics.thresholds = None  # those of other weights; the module chooses again
+        _average(pl_module, start, end, self._share)
+        pl_module.test_metrics.take(None)  # what was chosen for other weights
 
 
-def _validation_loss(trainer: Trainer, module: Any) -> float:
+def _validation_loss(trainer: Trainer, module: ImageClassifier) -> float:
     """Mean over the images, without smoothing or class weights."""
     total, count = 0.0, 0
     for logits, labels, _ in logits_of(trainer, module, "val", MAX_VALIDATION):

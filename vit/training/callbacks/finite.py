@@ -1,7 +1,7 @@
-"""A run ends when its loss or its weights are NaN or infinite."""
+"""The end of a run whose loss or weights are NaN or infinite."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -20,32 +20,33 @@ class FiniteLoss(Callback):
     """
 
     def __init__(self) -> None:
-        self._first_bad: Tensor | None = None  # a step, or infinity
+        self._first_bad: Tensor | None = None
+        """A step, or infinity."""
         self._step = 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._first_bad = torch.tensor(math.inf, device=pl_module.device)
 
-    def on_train_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: object, **__: object) -> None:
         self._step = trainer.global_step + 1  # that this batch is for, also if it is accumulated
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: object, outputs: object, *_: object, **__: object
     ) -> None:
-        assert self._first_bad is not None
+        assert self._first_bad is not None and isinstance(outputs, Mapping)
         earlier = self._first_bad.clamp(max=self._step)
         self._first_bad = torch.where(outputs["loss"].isfinite(), self._first_bad, earlier)
         interval: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         if interval and self._step % interval == 0:
             self._check(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         self._check(trainer)
 
     on_validation_start = on_train_epoch_end
 
     def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         self._check(trainer)
         finite = torch.stack([local(p).isfinite().all() for p in pl_module.parameters()]).all()
@@ -59,8 +60,8 @@ class FiniteLoss(Callback):
                 _stop(f"the loss is not finite since step {int(step)}")
 
 
-def _stop(what: str) -> None:
+def _stop(reason: str) -> None:
     raise UserError(
-        f"{what}: training stopped, checkpoints are from before it; lower the learning rate, "
+        f"{reason}: training stopped, checkpoints are from before it; lower the learning rate, "
         "lengthen model.schedule.warmup_steps or set --trainer.gradient_clip_val 1"
     )

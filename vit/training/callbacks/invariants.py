@@ -1,7 +1,7 @@
 """Invariants of every run: exact resume, every image once."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -10,8 +10,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from vit.seeds import step_seed
 from vit.training.budget import batches_per_epoch
-from vit.training.counted_data import Split, counting_data
+from vit.training.counted_data import Batch, counting_data
 from vit.training.lightning_internals import begin_with_validation, place_loops
+from vit.training.metrics import SplitMetrics
+from vit.training.saving import Contents
 
 
 class ConsumedSamples(Callback):
@@ -22,11 +24,11 @@ class ConsumedSamples(Callback):
     """
 
     def __init__(self) -> None:
-        self._go_on: Callable[[], None] | None = None
+        self._validation_began: Callable[[], None] | None = None
         """To call once the validation has begun with which a run continues."""
 
     def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Contents
     ) -> None:
         data = counting_data(trainer)
         if data is None or trainer.state.fn != TrainerFn.FITTING:
@@ -41,15 +43,16 @@ class ConsumedSamples(Callback):
             validation_due=bool(checkpoint.get("run", {}).get("validation_due")),
         )
         if due:
-            self._go_on = begin_with_validation(trainer, checkpoint["global_step"])
+            step = checkpoint["global_step"]
+            self._validation_began = begin_with_validation(trainer, step)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._go_on is not None:
-            self._go_on()
-            self._go_on = None
+    def on_validation_start(self, *_: object, **__: object) -> None:
+        if self._validation_began is not None:
+            self._validation_began()
+            self._validation_began = None
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
         data = counting_data(trainer)
         if data is not None:
@@ -60,14 +63,14 @@ class ConsumedSamples(Callback):
                 torch.get_device_module(pl_module.device).manual_seed(seed)
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: object, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         data = counting_data(trainer)
         if data is not None:
             data.consumed_samples += len(batch[0]) * trainer.world_size
             # On the CPU, so that the device is not waited for; float32 would round 16.8 million.
             count = torch.tensor(data.consumed_samples, dtype=torch.float64)
-            pl_module.log("images", count, batch_size=1)
+            trainer.lightning_module.log("images", count, batch_size=1)
 
 
 class EveryImageOnce(Callback):
@@ -75,21 +78,23 @@ class EveryImageOnce(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking and is_whole(trainer.limit_val_batches):
-            self._check(trainer, "val", pl_module.get_submodule("val_metrics"))
+            self._check(trainer, "val", pl_module.val_metrics)
 
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_whole(trainer.limit_test_batches):
-            self._check(trainer, pl_module.evaluation_split, pl_module.test_metrics)
+            self._check(trainer, "test", pl_module.test_metrics)
 
-    def _check(self, trainer: Trainer, split: Split, metrics: Any) -> None:
+    def _check(self, trainer: Trainer, stage: Literal["val", "test"], metrics: object) -> None:
         data = counting_data(trainer)
         if data is None:
             return
+        assert isinstance(metrics, SplitMetrics)
+        split = data.evaluation_split if stage == "test" else "val"
         left_out = torch.tensor(data.skipped_images(split), device=metrics.images.device)
         left_out = int(trainer.strategy.reduce(left_out, reduce_op="sum"))
-        seen, expected = int(metrics.images.compute()), data.expected_images(split) - left_out
-        if seen != expected:
-            raise RuntimeError(f"{split}: {seen} images were counted, the set has {expected}")
+        counted, expected = int(metrics.images.compute()), data.expected_images(split) - left_out
+        if counted != expected:
+            raise RuntimeError(f"{split}: {counted} images were counted, the set has {expected}")
 
 
 def is_whole(limit: int | float) -> bool:

@@ -1,5 +1,1 @@
-"""Optimizers that torch does not have, and parameter groups."""
-
-from vit.training.optimizers.muon import MuonWithAdamW
-
-__all__ = ["MuonWithAdamW"]
+"""Parameter groups, and Muon, which torch has for plain matrices alone."""

@@ -8,16 +8,15 @@ Shapes: r rows, c columns, s matrices of one shape.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from vit.errors import UserError
 from vit.hardware import has_bfloat16
 from vit.shapes import Float
+from vit.training.optimizers.param_groups import Group
 from vit.training.parts import full, part
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
@@ -39,23 +38,21 @@ class MuonWithAdamW(AdamW):
         lr: Learning rate of Muon, in the units of its authors.
         adamw_lr: Learning rate of AdamW.
         weight_decay: Decoupled decay of both, where a group does not say otherwise.
-        momentum: Of Muon, with Nesterov's correction.
-        betas: Of AdamW.
+        momentum: Momentum of Muon, with Nesterov's correction.
+        betas: Decay rates of AdamW's averages.
     """
 
     def __init__(
         self,
-        params: Any,
+        params: Iterable[Group],
         lr: float = 0.02,
         adamw_lr: float = 0.003,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
-        groups: list[dict[str, Any]] = []
+        groups: list[Group] = []
         for group in params:
-            if "names" not in group:
-                raise UserError("MuonWithAdamW needs parameter groups with names, see param_groups")
             named = list(zip(group["names"], group["params"], strict=True))
             decays = group.get("weight_decay") != 0  # tokens and tables are matrices in shape alone
             for muon, rate in ((True, lr), (False, adamw_lr)):
@@ -69,7 +66,8 @@ class MuonWithAdamW(AdamW):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # pyright: ignore
-        loss, groups = evaluate(closure), self.param_groups
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        groups = self.param_groups
         for group in groups:
             if group["muon"]:
                 self._move(group)
@@ -80,7 +78,7 @@ class MuonWithAdamW(AdamW):
             self.param_groups = groups
         return loss
 
-    def _move(self, group: dict[str, Any]) -> None:
+    def _move(self, group: Group) -> None:
         waiting: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for name, parameter in zip(group["names"], group["params"], strict=True):
             if parameter.grad is None:
@@ -97,14 +95,6 @@ class MuonWithAdamW(AdamW):
                 apply_nearest(alike, group["lr"])
         for alike in waiting.values():
             apply_nearest(alike, group["lr"])
-
-
-def evaluate(closure: Closure | None) -> float | None:
-    """The closure's loss, computed with gradients; None without a closure."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 def apply_nearest(alike: list[tuple[Tensor, Tensor]], lr: float) -> None:

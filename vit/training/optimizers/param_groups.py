@@ -5,6 +5,9 @@ from typing import Any
 
 from torch import nn
 
+Group = dict[str, Any]
+"""A parameter group of torch: `params`, and options of the optimizer."""
+
 
 def param_groups(
     parameters: Iterable[tuple[str, nn.Parameter]],
@@ -12,7 +15,7 @@ def param_groups(
     depth: int,
     layer_decay: float = 1.0,
     no_weight_decay: Collection[str] = (),
-) -> list[dict[str, Any]]:
+) -> list[Group]:
     """Groups for an optimizer, with their names, `lr_scale`, and weight_decay 0 where none applies.
 
     It applies to kernels only, as in big_vision: not to vectors (biases, norms), and not to
@@ -21,7 +24,7 @@ def param_groups(
     rate (BEiT, arXiv:2106.08254, appendix): i is 0 for what comes before the layers or stages,
     1 to `depth` for those, and depth + 1 after them. Frozen parameters are left out.
     """
-    groups: dict[tuple[int, bool], dict[str, Any]] = {}
+    groups: dict[tuple[int, bool], Group] = {}
     place = 0
     for name, parameter in parameters:
         parts = name.split(".")

@@ -1,0 +1,176 @@
+"""--out of `vit classify`: a file with every picture once, in parts, that goes on after a stop."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import Vit, photos, saved, vit
+from vit.extensions.serving.answer_files import Lines, Parts
+from vit.inference.classifier import load
+
+__all__ = ["photos", "vit"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(tmp_path / "model", list("abcdef"))
+
+
+def rows_of(file: str) -> list[dict[str, str]]:
+    if file.endswith(".parquet"):
+        return pytest.importorskip("pyarrow.parquet").read_table(file).to_pylist()
+    with Path(file).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_file_has_every_picture_once_and_shards_add_up(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    (photos / "blue" / "03.jpg").write_bytes(b"")
+    done = vit("classify", model, photos, photos / "red" / "00.jpg", "--out", "new/x.csv")
+    assert done.status == 0 and not done.out
+    assert "answered: 36" in done.err and "(column error): 1;" in done.err
+    assert sorted(path.name for path in Path("new").iterdir()) == ["x.csv", "x.csv.json"]
+    rows = rows_of("new/x.csv")
+    assert [row["image"] for row in rows] == sorted(map(str, photos.rglob("*.jpg")))
+    assert [row["image"] for row in rows if row["error"]] == [str(photos / "blue" / "03.jpg")]
+    expected = load(model).predict(rows[-1]["image"])[0]
+    assert [rows[-1]["class"], rows[-1]["class_5"]] == [expected.classes[0], expected.classes[4]]
+    parts = []
+    for shard in range(5):
+        args = ("--out", f"{shard}.csv", "--shard", f"{shard}/5", "--num-workers", 0)
+        assert vit("classify", model, photos, *args).status == 0
+        parts += rows_of(f"{shard}.csv")
+    parts.sort(key=lambda row: row["image"])
+    assert [row["class"] for row in parts] == [row["class"] for row in rows]
+    assert [row["image"] for row in parts] == [row["image"] for row in rows]
+
+
+def test_a_picture_that_is_added_between_two_parts_moves_no_other(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    before, added = sorted(photos.rglob("*.jpg")), photos / "blue" / "000.jpg"
+    for shard in range(3):
+        done = vit("classify", model, photos, "--out", f"{shard}.csv", "--shard", f"{shard}/3")
+        assert done.status == 0, done.err
+        lists = re.findall(r"part ./3 of (\d+) \(digest (\w{16})\) pictures", done.err)
+        assert lists[0][0] == str(36 + (shard > 0))
+        about = json.loads(Path(f"{shard}.csv.json").read_text())
+        assert about["pictures of all shards"] == "{} (digest {})".format(*lists[0])
+        shutil.copy(before[0], added)
+    answered = [row["image"] for shard in range(3) for row in rows_of(f"{shard}.csv")]
+    assert sorted({*answered, str(added)}) == sorted([*map(str, before), str(added)])
+    assert len(answered) == len({*answered}), "each once"
+    # A part goes on if its own pictures are the same, also below another folder, else not.
+    again = vit("classify", model, photos, "--out", "1.csv", "--shard", "1/3")
+    assert again.status == 0 and "no picture was left" in again.err
+    Path(rows_of("1.csv")[0]["image"]).unlink()
+    again = vit("classify", model, photos, "--out", "1.csv", "--shard", "1/3")
+    assert again.status == 2 and "was begun with pictures" in again.err
+    shutil.copytree(photos, "elsewhere")
+    for place, out in ((photos, "a.jsonl"), ("elsewhere", "b.jsonl")):
+        assert vit("classify", model, place, "--out", out, "--shard", "2/3").status == 0
+    parts = [[json.loads(line)["image"] for line in open(name)] for name in ("a.jsonl", "b.jsonl")]
+    below = [os.path.relpath(image, photos) for image in parts[0]]
+    assert below == [os.path.relpath(image, "elsewhere") for image in parts[1]]
+
+
+@pytest.mark.parametrize(
+    ("number", "out", "kind"),
+    [(signal.SIGINT, "x.csv", Lines), (signal.SIGTERM, "x.parquet", Parts)],
+)
+def test_a_stopped_command_keeps_its_answers_and_goes_on(
+    number: signal.Signals,
+    out: str,
+    kind: type[Lines] | type[Parts],
+    vit: Vit,
+    model: Path,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ("classify", model, photos, "--out", out, "--batch-size", 5, "--num-workers", 0)
+
+    def stopping(file: Any, rows: list[Any]) -> None:
+        signal.raise_signal(number)
+        write(file, rows)
+
+    write: Any = kind.add
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "add", stopping)
+        stopped = vit(*command)
+    assert stopped.status == 128 + number and "vit: stopped" in stopped.err
+    assert not list(Path().glob(".*.lock"))
+    before = rows_of(out)
+    assert 0 < len(before) < 36
+    assert "answered: 36, " not in vit(*command).err
+    rows = rows_of(out)
+    assert rows[: len(before)] == before
+    assert [row["image"] for row in rows] == sorted(map(str, photos.rglob("*.jpg")))
+    assert "no picture was left" in vit(*command).err
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        ("--out x.txt", ["x.txt", ".parquet"]),
+        ("--out x.csv --features", ["--features", "x.parquet"]),
+        ("--out x.csv --json", ["--json", "--out"]),
+        ("--shard 0/2", ["--shard", "--out"]),
+        ("--out x.csv --shard 2/2", ["2/2", "from 0"]),
+        ("--out x.csv --shard half", ["half", "0/8"]),
+        ("--out photos", ["photos", ".csv"]),
+        ("--out old.csv", ["old.csv.json"]),
+        ("--out begun.csv --top 2", ["top 5", "not 2"]),
+        ("--out begun.csv --shard 0/2", ["pictures 12 (digest ", "), not "]),
+        ("--out begun.csv --precision bfloat16", ["float32", "bfloat16"]),
+        ("--out /proc/x.csv", ["--out /proc: cannot be written to"]),
+        ("--out x.parquet", ["vitkit[parquet]"]),
+    ],
+)
+def test_a_file_that_cannot_be_is_one_line(
+    args: str,
+    parts: list[str],
+    vit: Vit,
+    model: Path,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("old.csv").write_text("a,b\n")
+    if "begun" in args:
+        begin = (model, photos / "red", "--out", "begun.csv", "--num-workers", 0)
+        assert vit("classify", *begin).status == 0
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = vit("classify", model, photos / "red", *args.split())
+    assert done.status == 2 and not done.out
+    [line] = [line for line in done.err.splitlines() if not line.startswith("note:")]
+    assert all(part in line for part in parts), line
+    assert Path("old.csv").read_text() == "a,b\n"
+
+
+def test_formulas_are_texts_in_a_csv_on_demand(
+    vit: Vit, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(tmp_path / "wild", ["=1+1", "@x", "-y"])
+    monkeypatch.chdir(photos / "red")
+    Path("00.jpg").rename("=2+2.jpg")
+    for option, mark in (((), ""), (("--spreadsheet",), "'")):
+        out = f"{len(option)}.csv"
+        assert vit("classify", model, "=2+2.jpg", "--out", out, *option).status == 0
+        [row] = csv.DictReader(Path(out).open(newline=""))
+        assert row["image"] == f"{mark}=2+2.jpg"
+        assert {row["class"], row["class_2"], row["class_3"]} == {
+            f"{mark}{name}" for name in ("=1+1", "@x", "-y")
+        }
+        assert 0 < float(row["probability"]) < 1
+    done = vit("classify", model, "=2+2.jpg", "--out", "0.csv", "--spreadsheet")
+    assert done.status == 2 and "was begun with spreadsheet False" in done.err
+    done = vit("classify", model, "=2+2.jpg", "--out", "x.jsonl", "--spreadsheet")
+    assert done.status == 2 and "--spreadsheet is for a CSV: --out x.csv" in done.err

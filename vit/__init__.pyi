@@ -1,0 +1,28 @@
+"""The public names and where they are defined; vit/__init__.py imports each on first use."""
+
+from vit.data.module import ImageData as ImageData
+from vit.extensions.adaptation.distillation import Distillation as Distillation
+from vit.extensions.adaptation.lora import LoRA as LoRA
+from vit.extensions.formats.publish import push_to_hub as push_to_hub
+from vit.extensions.notebook.training import Run as Run
+from vit.extensions.notebook.training import fit as fit
+from vit.extensions.notebook.training import from_recipe as from_recipe
+from vit.extensions.recipes.ema import EMA as EMA
+from vit.extensions.recipes.foreach import LAMB as LAMB
+from vit.extensions.recipes.foreach import SGDW as SGDW
+from vit.extensions.recipes.randaugment import RandAugment as RandAugment
+from vit.extensions.serving.image_transform import transforms as transforms
+from vit.extensions.serving.write import export as export
+from vit.extensions.transfer.pseudo import Pseudo as Pseudo
+from vit.inference.classifier import Classifier as Classifier
+from vit.inference.classifier import load as load
+from vit.models.config import ViTConfig as ViTConfig
+from vit.models.vision_transformer import VisionTransformer as VisionTransformer
+from vit.models.zoo import list_models as list_models
+from vit.training.callbacks.by_size import FineTuneBySize as FineTuneBySize
+from vit.training.callbacks.linear_probe import LinearProbe as LinearProbe
+from vit.training.image_classifier import ImageClassifier as ImageClassifier
+from vit.training.optimizers.muon import MuonWithAdamW as MuonWithAdamW
+from vit.weights.pretrained import create_model as create_model
+
+__version__: str
