@@ -97,7 +97,7 @@ def trained() -> dict[str, Any]:
     counted = held(build_empty(config), "fp32", "fsdp2", 2)
     activations = from_config("vit", config).activations("fp32")
     assert activations is not None
-    counted["activations"] = activations.kept
+    counted["activations"] = activations.saved
     for process in processes:
         del process["model"]
     return {"command": portable(f"vit fit {RUN}"), "counted": counted, "processes": processes}

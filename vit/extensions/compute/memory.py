@@ -33,7 +33,7 @@ grows with the batch."""
 class Activations:
     """Memory that a forward pass keeps for the backward pass."""
 
-    kept: int
+    saved: int
     """Bytes per image."""
     recomputed: int = 0
     """Bytes per image of the largest module that is recomputed in the backward pass."""
@@ -43,7 +43,7 @@ class Activations:
     @property
     def per_image(self) -> int:
         """Peak bytes per image."""
-        return self.kept + self.recomputed
+        return self.saved + self.recomputed
 
     def largest_batch(self, memory: int, held: int) -> int:
         """Largest batch of a step in `memory` bytes with `held` for the rest; 0 if none fits."""
@@ -110,7 +110,7 @@ def counted_activations(
         once = sum(storage.nbytes() for storage in storages) - saved * BATCH
         if precision == "bf16":  # autocast's copies
             once -= 2 * sum(p.numel() for p in model.parameters())
-    return Activations(kept=saved, recomputed=max(units), once=max(0, once))
+    return Activations(saved=saved, recomputed=max(units), once=max(0, once))
 
 
 def _per_image(storages: Sequence[torch.UntypedStorage]) -> int:

@@ -48,7 +48,7 @@ class Rotary:
 
     @classmethod
     def of(cls, values: object) -> "Rotary":
-        """From plain JSON types."""
+        """Rotary positions from plain JSON types."""
         if isinstance(values, Rotary):
             return values
         if not isinstance(values, Mapping):

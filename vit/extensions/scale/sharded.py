@@ -113,8 +113,8 @@ def _check_folder(path: Path) -> None:
     name = DIGESTS
     try:
         digests: dict[str, str] = json.loads((path / DIGESTS).read_bytes())
-        there = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
-        for name in sorted(digests.keys() | there):
+        names = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
+        for name in sorted(digests.keys() | names):
             if digest_of(path / name) != digests.get(name):
                 raise ValueError("it has changed since it was saved")
     except (OSError, ValueError, AttributeError) as error:
