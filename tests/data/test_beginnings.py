@@ -62,7 +62,7 @@ def test_every_later_message_has_the_way_on(tmp_path: Path) -> None:
     data = ImageData(root=str(tmp_path), image_size=8, loading=Loading(num_workers=0)).look()
     with pytest.raises(ImageError) as error:
         list(data.val_dataloader())
-    words = "; `vit data check` lists all of them, "
+    words = f"; `vit data check {tmp_path} --fix LIST.csv` lists all of them, "
     assert words + "--data.loading.on_error skip leaves such images out" in str(error.value)
     assert "0" in str(error.value).partition(".png")[0]
 

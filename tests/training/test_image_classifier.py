@@ -105,12 +105,6 @@ def test_rows_of_other_classes_do_not_stay_because_their_number_agrees(
     assert all((layer.weight == 1).all() for layer in same.model.head_layers)
 
 
-def test_a_network_in_the_place_of_a_name_is_one_short_line() -> None:
-    network: Any = nn.Linear(2, 2)
-    with pytest.raises(UserError, match=r"not of type Linear$"):
-        ImageClassifier(network)
-
-
 def test_compile_compiles_in_place_and_keeps_the_keys(
     make_data, make_model, make_trainer, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

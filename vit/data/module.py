@@ -5,6 +5,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import fields, replace
 from functools import cached_property
+from shlex import quote
 from typing import Any, Self
 
 from lightning.pytorch import LightningDataModule, Trainer
@@ -126,8 +127,8 @@ class ImageData(LightningDataModule):
         self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
         size = 224 if image_size is None else image_size
         self.image_size: Size = (size, size) if isinstance(size, int) else size
-        augment.check(self.image_size, channels)
         self._preprocess = None if channels is not None else inputs.preprocess(self.image_size)
+        augment.check(self.image_size, channels)
         self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
         self.pseudo = pseudo if pseudo and pseudo.ratio else None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
@@ -209,8 +210,9 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        others = "" if self.own else "`vit data check` lists all of them, "
-        return f"{others}{self.skip_option} leaves such images out"
+        root = isinstance(self.root, str) and quote(self.root)
+        check = f"`vit data check {root} --fix LIST.csv` lists all of them, " if root else ""
+        return f"{check}{self.skip_option} leaves such images out"
 
     @property
     def preprocess(self) -> Preprocess:

@@ -203,9 +203,16 @@ class Classifier:
 
     def answers(self, images: Iterable["Picture"], options: PredictOptions) -> list[Prediction]:
         """Predictions for images that make one batch. ImageError names one that is unreadable."""
+        outputs = self.outputs(self._pixels(images), features=options.compares_features)
+        return self.ranked(*outputs, options)
+
+    def probabilities(self, images: Iterable["Picture"]) -> Tensor:
+        """Probabilities `b k` of images that make one batch. UserError if they are not finite."""
+        return self.activated(self.outputs(self._pixels(images))[0])
+
+    def _pixels(self, images: Iterable["Picture"]) -> Tensor:
         opened = (open_input(image, self.preprocess.channels) for image in images)
-        pixels = torch.stack([self.preprocess(image) for image in opened])
-        return self.ranked(*self.outputs(pixels, features=options.compares_features), options)
+        return torch.stack([self.preprocess(image) for image in opened])
 
     def ranked(
         self, logits: Tensor, features: Tensor | None, options: PredictOptions
