@@ -205,9 +205,9 @@ def test_a_deep_random_model_is_measured_by_what_float64_says(tmp_path: Path) ->
         if name.endswith(("qkv.weight", "fc1.weight")):
             parameter.data *= 5
     right = vit.export(classifier(model), tmp_path / "m.xml").proof
-    assert right.own is not None and right.passed
-    assert f"from float64 (PyTorch in float32: {right.own:.1e})" in right.line()
-    assert not replace(right, own=right.own / 100, difference=2e-4).passed
+    assert right.in_float32 is not None and right.passed
+    assert f"from float64 (PyTorch in float32: {right.in_float32:.1e})" in right.line()
+    assert not replace(right, in_float32=right.in_float32 / 100, difference=2e-4).passed
     graph = Graph(model, Preprocess.for_model(model.config.size, model.config.in_channels))
     for name in ("blocks.0.mlp.fc2.weight", "head.weight"):
         wrong = copy.deepcopy(graph)

@@ -77,7 +77,7 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
         origin = f"{len(images or ()):,} held-out images of the run"
     result = export(weights_of(options.model), check=images, origin=origin, **target)
     line = f"{result.detail}; {result.proof.line()}"
-    _show(result, options.json, vars(result.proof), line)
+    _show(result, options.json, result.proof.to_dict(), line)
 
 
 def _held_out(run: Path, count: int) -> list[Any]:
@@ -120,7 +120,7 @@ def _int8(options: Namespace, target: dict[str, Any]) -> None:
     for name, right in (("float32", accuracy.before), ("int8", accuracy.after)):
         low, high = wilson_interval(right, accuracy.count)
         about[name] = {"accuracy": right / accuracy.count, "interval": [low, high]}
-        about[name] |= {"comparison": vars(proofs[name])}
+        about[name] |= {"comparison": proofs[name].to_dict()}
         lines.append(f"{name:8} {right / accuracy.count:.2%} ({low:.2%} to {high:.2%})")
     low, high = accuracy.interval
     lines.append(

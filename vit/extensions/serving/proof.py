@@ -42,19 +42,24 @@ class Proof:
     count: int
     origin: str
     """Where the pictures are from."""
-    own: float | None = None
+    in_float32: float | None = None
     """Where float32 is not exact enough, `difference` is from PyTorch in float64, and this is that
     of PyTorch in float32."""
 
     @property
     def passed(self) -> bool:
         """Equal within float32's rounding."""
-        allowed = max(TOLERANCE, min(FACTOR * (self.own or 0.0), CEILING))
+        allowed = max(TOLERANCE, min(FACTOR * (self.in_float32 or 0.0), CEILING))
         return self.difference <= allowed and self.agreeing == self.count
+
+    def to_dict(self) -> dict[str, object]:
+        """Fields by their names in JSON."""
+        return {"own" if name == "in_float32" else name: each for name, each in vars(self).items()}
 
     def line(self) -> str:
         """Sentence for people."""
-        exact = f" from float64 (PyTorch in float32: {self.own:.1e})" if self.own else ""
+        error = self.in_float32
+        exact = f" from float64 (PyTorch in float32: {error:.1e})" if error else ""
         return (
             f"{self.origin}: largest difference{exact} {self.difference:.1e} of the largest "
             f"output, {self.agreeing} of {self.count} answers equal"
@@ -83,7 +88,7 @@ def prove(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
     apart, _ = _compared(exact, run, pictures)
     shares = [apart[name] / max(ours[name], TOLERANCE / FACTOR) for name in apart]
     worst = list(apart)[int(np.argmax(shares))]  # NaN counts as the largest
-    return replace(proof, difference=apart[worst], own=ours[worst])
+    return replace(proof, difference=apart[worst], in_float32=ours[worst])
 
 
 def compare(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
