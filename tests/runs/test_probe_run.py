@@ -162,3 +162,17 @@ def test_a_head_of_other_classes_is_fitted_whatever_their_number(
     kept = vit("fit", "-c", "finetune", *data, steps, "--model.head=keep", "--run_dir=kept")
     assert kept.status == 0, kept.err
     assert "head: rows of 3 classes kept by number" in kept.err and "fitted to" not in kept.err
+
+
+@pytest.mark.parametrize(
+    ("word", "option"),
+    [
+        ("--lr=1", "model.optimizer.lr"),
+        ("--steps=1", "trainer.max_steps"),
+        ("--data.augment.flip=false", "data.augment.flip"),
+        ("--model.loss.label_smoothing=0.1", "model.loss.label_smoothing"),
+    ],
+)
+def test_options_of_steps_are_refused(word: str, option: str, vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", "probe", "--data.root", photos, word)
+    assert done.status == 2 and f"--{option} has no effect" in done.err

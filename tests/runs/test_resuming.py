@@ -384,13 +384,13 @@ def test_a_damaged_last_checkpoint_is_reported_and_best_resumed(
     (run / "metrics.csv").write_bytes(b"\xff\xfe\x00step\n1,2,3,4\n")
     explicit = vit("fit", "--resume", last)
     assert explicit.status == 2 and "best.ckpt" in explicit.err.splitlines()[-1]
-    done = vit(*command, "--run_dir=whole", "--epochs=9")
+    done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9")
     assert done.status == 0, done.err
     assert "note: whole/checkpoints/last.ckpt is damaged" in done.err
     assert "best.ckpt" in done.err and metrics(run)
     best = unfinished(run) / "checkpoints/best.ckpt"
     best.write_bytes(best.read_bytes()[:-30])
-    done = vit(*command, "--run_dir=whole", "--epochs=10")
+    done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=10")
     assert done.status == 0 and "the best score starts over" in done.err, done.err
     for name in ("last", "best"):
         (run / f"checkpoints/{name}.ckpt").write_bytes(b"")

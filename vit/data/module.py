@@ -82,7 +82,7 @@ class ImageData(LightningDataModule):
         splits: Shares of train that become val and test, and the seed of these cuts.
         loading: Worker processes, images kept in memory, and unreadable images.
         pseudo: Images that are learned, too: vit.Pseudo, unlabelled ones by a teacher's answers.
-        own: Images of a Python program, as `ImageData.of` takes them, or its `Splits`.
+        images: Images of a Python program, as `ImageData.of` takes them, or its `Splits`.
     """
 
     labelled = True
@@ -114,11 +114,11 @@ class ImageData(LightningDataModule):
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
         pseudo: Mixture | None = None,
-        own: object = None,
+        images: object = None,
     ) -> None:
         super().__init__()
         check_order(shuffle, balanced=sampling.balanced)
-        self.dataset, self.root, self.data_dir, self.own = dataset, root, data_dir, own
+        self.dataset, self.root, self.data_dir, self.images = dataset, root, data_dir, images
         self.inputs, self.augment, self.sampling, self.loading = inputs, augment, sampling, loading
         self.channels, self.shuffle, self.global_batch = channels, shuffle, global_batch
         self.seed: int = (splits.seed or 0) if seed is None else seed
@@ -132,7 +132,7 @@ class ImageData(LightningDataModule):
         self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
         self.pseudo = pseudo if pseudo and pseudo.ratio else None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
-        check_source(dataset, own or root)
+        check_source(dataset, images or root)
 
     @classmethod
     def of(cls, train: object, val: object = None, test: object = None, **options: Any) -> Self:
@@ -141,7 +141,7 @@ class ImageData(LightningDataModule):
         Each split is a folder, a list of (path, label), or a map-style Dataset of (image, label)
         such as torchvision's and Hugging Face's. `splits` cuts those from train that are not given.
         """
-        return cls(own=(train, val, test), **options)
+        return cls(images=(train, val, test), **options)
 
     def read_as(
         self,
@@ -189,7 +189,7 @@ class ImageData(LightningDataModule):
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
         if self._splits is None:
-            images = self.own or self.root
+            images = self.images or self.root
             splits = find_splits(self.dataset, images, self._reading, data_dir=self.data_dir)
             if self.sampling.balanced and splits.multilabel:
                 remedy = "not several; use model.loss.class_weights=balanced"
@@ -374,7 +374,7 @@ class ImageData(LightningDataModule):
             mixed = training and self.mixture
             images = mixed.images if mixed else self.image_set(split)
             # Other loops than a fit show them once. A Dataset may change them each time.
-            keeps = self.loading.cache == "auto" and self._is_fitting() and self.own is None
+            keeps = self.loading.cache == "auto" and self._is_fitting() and self.images is None
             transforms = self.preprocess, self.augment if training else None
             processes = self._of_trainer("num_devices", 1)
             self._datasets[key] = ImageDataset(

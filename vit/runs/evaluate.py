@@ -195,7 +195,7 @@ def _options(run: Path, recorded: Record, args: list[str]) -> Namespace:
     settings: Record = {"instantiate": False, "fail_untyped": False}
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
     # Augmentation and answers are of training, and may name a class or function.
-    parser.add_class_arguments(ImageData, "data", skip={"own", *OF_TRAINING}, **settings)
+    parser.add_class_arguments(ImageData, "data", skip={"images", *OF_TRAINING}, **settings)
     data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
     data = {name: value for name, value in data.items() if name not in OF_TRAINING}
     sections: Record = {"data": data}

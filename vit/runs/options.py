@@ -163,7 +163,7 @@ class Options:
         return self._data().unseen_by(known_by(self.config.model.pretrained))
 
     def _data(self) -> ImageData:
-        data = ImageData(**self._built.data, own=self.objects.get("images"))
+        data = ImageData(**self._built.data, images=self.objects.get("images"))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -242,7 +242,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     settings: Record = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
     parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
-    parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
+    parser.add_class_arguments(ImageData, "data", skip={"images"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
     text = "classification; or masked_patches, mae or autoregressive, which need no labels."
@@ -276,8 +276,16 @@ def task_of(task: str) -> type[Module]:
     return resolve(tasks[task])
 
 
+OF_STEPS = (
+    *("trainer.max_epochs", "trainer.max_steps", "data.augment"),
+    *("model.optimizer", "model.schedule", "model.mixing", "model.loss"),
+)
+"""Beginnings of options that only training steps read, but for class_weights of the loss."""
+
+
 def _check_words(words: Words) -> None:
-    """UserError for a typed --model.name beside sizes from a recipe."""
+    """UserError for a typed --model.name beside sizes from a recipe, and for an option of steps
+    beside a recipe that takes none."""
     fields = [name for name in words.values if name.startswith("model.architecture.")]
     sizes = {name.split(".")[2] for name in fields} & {"width", "depth", "num_heads", "mlp_dim"}
     with_fields = any(name.startswith("model.architecture") for name in words.typed)
@@ -285,6 +293,14 @@ def _check_words(words: Words) -> None:
         raise UserError(
             f"--model.name beside the recipe's own {', '.join(sorted(sizes))} would change the "
             "name alone; add --model.architecture null, or sizes"
+        )
+    steps = (n for n in words.typed if n.startswith(OF_STEPS) and "class_weights" not in n)
+    callbacks: list[object] = _as_list(words.values.get("trainer.callbacks"))
+    alone = {"class_path": "vit.LinearProbe", "init_args": {"alone": True}} in callbacks
+    if alone and (name := next(steps, None)):
+        raise UserError(
+            f"--{name} has no effect: the recipe fits a head in closed form and takes no step; "
+            "leave it out, or choose -c finetune"
         )
 
 

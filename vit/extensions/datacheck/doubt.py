@@ -120,6 +120,6 @@ def features_of(frozen: Frozen, root: str, pictures: Pictures) -> tuple[np.ndarr
         images = pictures.splits.get(name)
         if images is not None:
             parts[name] = images.select(np.flatnonzero(opened[pictures.split == number]))
-    data = frozen.images(own=replace(pictures.splits, **parts))
+    data = frozen.images(images=replace(pictures.splits, **parts))
     values = [frozen.extractor(data, name).values for name in SPLITS if len(parts.get(name, ()))]
     return np.concatenate(values), np.flatnonzero(opened)

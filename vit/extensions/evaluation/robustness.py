@@ -98,7 +98,7 @@ class Source:
             preprocess = preprocess.changed(crop_fraction=1.0)
         names = output_names(frozen, pictures.classes)
         splits = Pictures(images, pictures.classes).splits(ModelClasses(names=names))
-        data = frozen.images(own=splits).read_as(classes=names)
+        data = frozen.images(images=splits).read_as(classes=names)
         data.preprocess = preprocess
         return data
 
