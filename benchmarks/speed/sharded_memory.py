@@ -25,12 +25,12 @@ from benchmarks.lib.pages import results_path
 from vit.extensions.compute.candidate import from_config
 from vit.extensions.compute.comparison import model_rows
 from vit.extensions.compute.devices import held
-from vit.extensions.compute.trainings import Comparison
+from vit.extensions.compute.trainings import CostOptions
 from vit.hardware import memory_field
 from vit.models.zoo import config_from_dict
 from vit.weights.building import build_empty
 
-COUNTED = Comparison(
+COUNTED = CostOptions(
     models=("vit_h14", "vit_giant14", "vit_gigantic14"), devices=(8, 64), device="h100"
 )
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576"}  # freed tensors leave the process at once
@@ -97,7 +97,7 @@ def trained() -> dict[str, Any]:
     counted = held(build_empty(config), "fp32", "fsdp2", 2)
     activations = from_config("vit", config).activations("fp32")
     assert activations is not None
-    counted["activations"] = activations.kept
+    counted["activations"] = activations.saved
     for process in processes:
         del process["model"]
     return {"command": portable(f"vit fit {RUN}"), "counted": counted, "processes": processes}

@@ -197,7 +197,7 @@ def test_the_first_twenty_steps_of_a_masked_autoencoder_are_those_of_transformer
     optimizer = torch.optim.AdamW(groups, betas=published.betas, eps=published.eps)
     for step, (batch, corruption) in enumerate(zip(recorder.batches, drawn, strict=True)):
         optimizer.zero_grad()
-        peer(batch.images, noise=noise_of(corruption.kept, 16)).loss.backward()
+        peer(batch.images, noise=noise_of(corruption.seen, 16)).loss.backward()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(published, step)
         optimizer.step()

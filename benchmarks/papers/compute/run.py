@@ -19,7 +19,7 @@ from benchmarks.lib.pages import ROOT, filled, generate, load, results_path, tab
 from vit.extensions.compute.comparison import model_rows, training_rows
 from vit.extensions.compute.table6 import JFT_SIZE, TABLE6, Point, column_title
 from vit.extensions.compute.tables import amount
-from vit.extensions.compute.trainings import Comparison
+from vit.extensions.compute.trainings import CostOptions
 from vit.extensions.reports.drawing import png
 from vit.extensions.reports.scaling import compute_figure
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 
 def jft(*models: str, **options: Any) -> Rows:
     """The rows of `vit compare --recipe jft`, with the count that leaves out padding."""
-    rows = training_rows(Comparison(recipe="jft", models=models, **options))[0]
+    rows = training_rows(CostOptions(recipe="jft", models=models, **options))[0]
     for row in rows:
         inside = row["exaflops"] - row["images"] * padding_flops(row["model"]) / 1e18
         row["exaflops_without_padding"] = inside
@@ -179,7 +179,7 @@ def counted(xla: list[float]) -> dict[str, Any]:
         "torch": torch.__version__,
         "rows": rows,
         "hypotheses": hypotheses(rows, jft_head, xla),
-        "models": model_rows(Comparison(models=list(ZOO), device="a100"))[0],
+        "models": model_rows(CostOptions(models=list(ZOO), device="a100"))[0],
     }
 
 

@@ -1,8 +1,5 @@
-"""Runs with LoRA or a teacher: continued exactly, read and scored, and without the extension."""
+"""Runs with LoRA or a teacher: continued exactly, read and scored."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,19 +11,6 @@ from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
 from vit.yaml_reader import read_options
 
-WITHOUT = """\
-import sys
-from importlib.abc import MetaPathFinder
-
-class Blocked(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name == "vit.extensions.adaptation":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocked())
-from vit.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
 TEACHER = ("--model.loss.teacher=vit.Distillation", "--model.loss.teacher.weights=weights")
 WAYS = {
     "lora": (*TINY[1:], "--model.architecture=null", "--pretrained=weights", "--model.lora=2"),
@@ -91,25 +75,3 @@ def test_a_mistake_is_one_line(
     done = vit(*command, *TINY, "--run_dir=a", *words)
     assert done.status == 2 and message in done.err.splitlines()[-1], done.err
     assert not Path("a").exists()
-
-
-def without(*words: str) -> subprocess.CompletedProcess[str]:
-    """`vit` where the extension is not installed."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT, *words], env={**os.environ}, capture_output=True, text=True
-    )
-
-
-def test_without_the_extension_its_words_are_refused_and_others_work(
-    vit: Vit, command: tuple[str, ...]
-) -> None:
-    modules = {"LoRA": "lora", "Distillation": "distillation"}
-    for (kind, module), way in zip(modules.items(), WAYS.values(), strict=True):
-        done = without(*command, *way, "--run_dir=a")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.splitlines()[-1] == (
-            f"vit: vit.extensions.adaptation.{module}:{kind} is not installed: there is no "
-            "vit.extensions.adaptation; install its package again"
-        )
-    done = without(*command, *TINY, "--run_dir=a")
-    assert done.returncode == 0, done.stderr

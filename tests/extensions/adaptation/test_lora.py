@@ -122,45 +122,29 @@ def test_answers_and_gradients_of_a_layer_are_pefts(name: str) -> None:
         torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("rank", [0, 17])
-def test_a_rank_outside_the_width_is_refused(rank: int, weights: str) -> None:
-    with pytest.raises(UserError, match=rf"model\.lora={rank} is not a rank between 1 .* 16"):
-        tuned(weights, adaptation=LoRA(rank))
-
-
-def test_a_model_without_matrices_to_adapt_is_refused() -> None:
+def test_what_cannot_be_adapted_is_refused_and_left_as_it_is(weights: str) -> None:
+    for rank in (0, 17):
+        with pytest.raises(UserError, match=rf"model\.lora={rank} is not a rank between 1 .* 16"):
+            tuned(weights, adaptation=LoRA(rank))
+    with pytest.raises(UserError, match=r"give model\.pretrained"):
+        image_classifier("vit_ti16", num_classes=3, adaptation=LoRA(2))
+    with pytest.raises(UserError, match="a ResNet has no queries"):
+        add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
     model = random_model(pool="gap", variant={"mixer": "gru", "mlp": "none"})
     with pytest.raises(UserError, match="lora=4: this model's variant has neither"):
         add_lora(model, 4)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
-    with pytest.raises(UserError, match=r"give model\.pretrained"):
-        image_classifier("vit_ti16", num_classes=3, adaptation=LoRA(2))
-    with pytest.raises(UserError, match="a ResNet has no queries"):
-        add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
-
-
-def test_a_killed_run_continues_bitwise(
-    weights: str, make_data, make_trainer, tmp_path: Path, continues_bitwise
+def test_a_checkpoint_alone_is_read_as_the_merged_model(
+    weights: str, make_data, make_trainer, tmp_path: Path
 ) -> None:
-    def run(record: Any, resume: Path | None = None) -> Any:
-        model = tuned(weights, adaptation=LoRA(2), seed=0 if resume is None else 99)
-        keep = ModelCheckpoint(
-            dirpath=tmp_path / "kept", save_top_k=-1, filename="{step}", every_n_train_steps=2
-        )
-        callbacks = [EMA(0.9), record, keep]
-        trainer = make_trainer(max_epochs=3, gradient_clip_val=1.0, callbacks=callbacks)
-        trainer.fit(model, make_data(), ckpt_path=resume)
-        return model
-
-    last = continues_bitwise(run, 8)
-    # The checkpoint alone is read as the merged model.
-    read, _ = load_pretrained(last)
-    saved = torch.load(last, weights_only=True)["state_dict"]
+    """The average of a run with EMA, whose killed runs are those of test_adapted_runs.py."""
     trained = tuned(weights, adaptation=LoRA(2))
-    trained.load_state_dict(saved)
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="last", every_n_train_steps=2)
+    make_trainer(max_steps=4, callbacks=[EMA(0.9), keep]).fit(trained, make_data())
+    read, _ = load_pretrained(tmp_path / "last.ckpt")
+    trained.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"])
     merge_lora(trained.model)
     assert read.state_dict().keys() == trained.model.state_dict().keys()
     for name, value in trained.model.state_dict().items():

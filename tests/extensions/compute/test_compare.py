@@ -12,7 +12,7 @@ from tests.command import Vit
 from vit import console
 from vit.extensions.compute.comparison import training_rows
 from vit.extensions.compute.table6 import AVERAGE, TABLE6
-from vit.extensions.compute.trainings import Comparison
+from vit.extensions.compute.trainings import CostOptions
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 from vit.weights.native import save_native
@@ -177,7 +177,7 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
     from vit.extensions.reports.scaling import compute_figure
 
     run = str(a_run(tmp_path / "mine", data={"dataset": "cifar10"}))
-    found, _ = training_rows(Comparison(runs=[run]))
+    found, _ = training_rows(CostOptions(runs=[run]))
     for accuracy, label in ((None, "CIFAR-10"), ("pets", "Oxford-IIIT Pets"), ("average", "mean")):
         column = accuracy or column_of(row["dataset"] for row in found)
         axes = compute_figure(found, TABLE6, column, column_title(column)).axes[0]

@@ -76,7 +76,7 @@ def test_counted_activations_are_those_that_are_kept(
         like_cuda(monkeypatch)
     for checkpointing, count in enumerate(counts):
         assert count is not None
-        assert count.kept == kept_by_training(model, precision, checkpointing=bool(checkpointing))
+        assert count.saved == kept_by_training(model, precision, checkpointing=bool(checkpointing))
 
 
 def test_a_cpu_in_bfloat16_keeps_the_weights_of_attention_beside_them(
@@ -94,22 +94,22 @@ def test_checkpointing_adds_the_largest_unit_to_the_saved_activations() -> None:
     assert whole is not None and frugal is not None
     layer = 197 * (8 * 768 + 2 * 3072 + 12 + 4) * 4  # inputs of norms, products, GELU; statistics
     assert frugal.recomputed == layer
-    assert whole.kept - frugal.kept == 2 * (layer - 197 * 768 * 4)
-    assert (whole.per_image, frugal.per_image) == (whole.kept, frugal.kept + layer)
+    assert whole.saved - frugal.saved == 2 * (layer - 197 * 768 * 4)
+    assert (whole.per_image, frugal.per_image) == (whole.saved, frugal.saved + layer)
 
 
 def test_a_model_of_torchvision_keeps_what_ours_keeps() -> None:
     theirs, ours = (find_model(name, (64, 64)) for name in ("torchvision/vit_b_32", "vit_b32"))
     kept, expected = (model.activations("fp32") for model in (theirs, ours))
     assert kept is not None and expected is not None
-    assert kept.kept == pytest.approx(expected.kept, rel=0.02)
+    assert kept.saved == pytest.approx(expected.saved, rel=0.02)
     assert theirs.activations("fp32", checkpointing=True) is None
 
 
 @pytest.mark.parametrize(("precision", "bytes_per_weight"), [("fp32", 16), ("bf16", 18)])
 def test_the_largest_batch_fills_the_memory(precision: str, bytes_per_weight: int) -> None:
     kept, network = (
-        Activations(kept=50_000_000, recomputed=14_000_000),
+        Activations(saved=50_000_000, recomputed=14_000_000),
         find_model("vit_b16").empty(),
     )
     rest = sum(held(network, precision, None, 1).values())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vit.errors import UserError
-from vit.extensions.compute.trainings import UNNAMED, Comparison, recipe_trainings
+from vit.extensions.compute.trainings import UNNAMED, CostOptions, recipe_trainings
 from vit.models.zoo import model_config
 from vit.recipes import list_recipes
 
@@ -13,10 +13,10 @@ from vit.recipes import list_recipes
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_shipped_recipe_has_a_length_or_reports_what_is_missing(name: str) -> None:
     try:
-        [training], _ = recipe_trainings(Comparison(recipe=name))
+        [training], _ = recipe_trainings(CostOptions(recipe=name))
     except UserError as error:
         assert str(error).startswith(f"recipe {name!r}")
-        [training], _ = recipe_trainings(Comparison(recipe=name, models=["vit_s16"], images=1e6))
+        [training], _ = recipe_trainings(CostOptions(recipe=name, models=["vit_s16"], images=1e6))
     assert training.images > 0
 
 
@@ -45,5 +45,5 @@ def test_images_seen_follow_from_the_batch(
         f"data: {{dataset: digits, image_size: 16, {data}}}\ntrainer: {{{trainer}}}\n"
         "model: {name: vit_ti16}\n"
     )
-    [training], _ = recipe_trainings(Comparison(recipe=str(recipe)))
+    [training], _ = recipe_trainings(CostOptions(recipe=str(recipe)))
     assert training.images == images

@@ -1,14 +1,17 @@
-"""Copies across splits, and crops among neighbours in the features."""
+"""Perceptual hashes against SciPy's cosine transform; copies across splits, and crops among
+neighbours in the features."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.fft import dctn
 
 from tests.pictures import copied, small, soft
+from vit.extensions.datacheck import check
 from vit.extensions.datacheck import copies as module
-from vit.extensions.datacheck.check import SIDE, Pictures
+from vit.extensions.datacheck.check import BITS_APART, SIDE, Pictures, hashes, near_pairs
 from vit.extensions.datacheck.copies import (
     copy_findings,
     feature_pairs,
@@ -82,3 +85,34 @@ def test_crops_are_found_among_neighbours_and_confirmed_by_their_pixels(tmp_path
     features[17] = features[3] + 0.01
     features[5] = features[6]  # alike for the model, but another picture
     assert feature_pairs(pictures, features[images], images).tolist() == [[3, 17]]
+
+
+def phash(picture: np.ndarray) -> int:
+    """By its description: eight rows of eight frequencies, the first bit the highest."""
+    low = dctn(picture.astype(float))[:8, :8]
+    bits = (low > np.median(low)).ravel()
+    return int("".join("01"[int(bit)] for bit in bits), 2)
+
+
+def test_a_hash_is_that_of_the_cosine_transform_and_knows_the_mirror_image() -> None:
+    pictures = small(*map(soft, range(6)))
+    straight, mirrored = hashes(pictures)
+    assert [int(h.byteswap()) for h in straight] == [phash(p) for p in pictures]
+    assert [int(h.byteswap()) for h in mirrored] == [phash(p[:, ::-1]) for p in pictures]
+
+
+def test_near_pairs_are_those_of_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_ROWS", 3)
+    whole = [soft(seed) for seed in range(7)]
+    whole += [whole[2].transpose(Image.Transpose.FLIP_LEFT_RIGHT), whole[4].resize((50, 50))]
+    pictures = small(*whole)
+    codes = [(phash(p), phash(p[:, ::-1])) for p in pictures]
+    expected = {
+        (i, j)
+        for j, (other, _) in enumerate(codes)
+        for i in range(j)
+        if min((code ^ other).bit_count() for code in codes[i]) <= BITS_APART
+    }
+    assert set(map(tuple, near_pairs(pictures).tolist())) == expected
+    assert {(2, 7), (4, 8)} <= expected and len(expected) < 6
+    assert near_pairs(pictures[:1]).shape == (0, 2)

@@ -93,8 +93,13 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize("options", [(), ("--model", "encoder")])
-@pytest.mark.parametrize("fault", UNUSABLE)
+@pytest.mark.parametrize(
+    ("fault", "options"),
+    [
+        *((fault, ()) for fault in UNUSABLE),
+        *((f, ("--model", "encoder")) for f in ("empty", "black")),
+    ],
+)
 def test_a_folder_without_a_usable_image_has_the_findings_of_one_with(
     vit: Vit, tmp_path: Path, fault: str, options: tuple[str, ...]
 ) -> None:

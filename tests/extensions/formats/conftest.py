@@ -1,4 +1,4 @@
-"""Where the real weights are, if anywhere; and a server for weights that are fetched."""
+"""Weights beside the checkout, a server of files, and a small model."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,11 @@ import pytest
 
 from tests.extensions.formats.loopback import Server, url
 from vit.extensions.formats import hub
+from vit.models.config import ViTConfig
+
+TINY = ViTConfig(
+    image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
+)
 
 
 @pytest.fixture(scope="session")

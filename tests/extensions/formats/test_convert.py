@@ -425,27 +425,6 @@ def _heads(to: str) -> dict[str, Any]:
     return {"num_heads": 4} if to == "torchvision" else {}
 
 
-def test_a_model_is_not_converted_onto_itself_nor_into_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    native(ViTConfig(**SIZES), tmp_path / "a")
-    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "a"), "--to", "native"]) == 2
-    assert "a holds a model; add --overwrite" in capsys.readouterr().err
-    native(ViTConfig(**SIZES), tmp_path / "run" / "model")
-    command = ["convert", str(tmp_path / "a"), str(tmp_path / "run"), "--to", "native"]
-    assert main([*command, "--overwrite"]) == 2
-    assert "is a run" in capsys.readouterr().err
-
-
-def test_an_overwritten_model_leaves_nothing_for_the_next(tmp_path: Path) -> None:
-    native(ViTConfig(**HF), tmp_path / "a")
-    convert(tmp_path / "a", tmp_path / "b", "huggingface")
-    assert (tmp_path / "b" / "preprocessor_config.json").is_file()
-    convert(tmp_path / "a", tmp_path / "b", "native", overwrite=True)
-    names = {path.name for path in (tmp_path / "b").iterdir()}
-    assert names == {"model.safetensors", "config.json"}
-
-
 def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path) -> None:
     model = filled(build_model(ViTConfig(**HF)))
     size = {"image_size": [32, 32]}
@@ -460,9 +439,21 @@ def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path
         assert prepared == default.changed(crop_fraction=prepared.crop_fraction, **theirs)
 
 
-def test_the_destination_must_be_of_the_formats_kind(tmp_path: Path) -> None:
-    native(ViTConfig(**SIZES), tmp_path / "a")
-    with pytest.raises(UserError, match=r"out\.npz"):
-        convert(tmp_path / "a", tmp_path / "out", "google")
-    with pytest.raises(UserError, match="directory"):
-        convert(tmp_path / "a", tmp_path / "out.npz", "native")
+def test_a_destination_is_of_the_formats_kind_and_no_run_and_is_replaced_whole(
+    tmp_path: Path,
+) -> None:
+    native(ViTConfig(**HF), a := tmp_path / "a")
+    native(ViTConfig(**SIZES), tmp_path / "run" / "model")
+    for target, to, options, message in (
+        ("out", "google", {}, r"out\.npz"),
+        ("out.npz", "native", {}, "directory"),
+        ("a", "native", {}, "a holds a model; add --overwrite"),
+        ("run", "native", {"overwrite": True}, "is a run"),
+    ):
+        with pytest.raises(UserError, match=message):
+            convert(a, tmp_path / target, to, **options)
+    convert(a, tmp_path / "b", "huggingface")
+    assert (tmp_path / "b" / "preprocessor_config.json").is_file()
+    convert(a, tmp_path / "b", "native", overwrite=True)
+    names = {path.name for path in (tmp_path / "b").iterdir()}
+    assert names == {"model.safetensors", "config.json"}

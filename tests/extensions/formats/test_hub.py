@@ -10,17 +10,14 @@ import pytest
 from PIL import Image
 
 import vit
+from tests.extensions.formats.conftest import TINY
 from tests.extensions.formats.loopback import COMMIT, Server, url
 from tests.models.small_models import filled
 from vit.errors import UserError
 from vit.extensions.formats.hub import fetch
-from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 from vit.weights.native import save_native
 
-TINY = ViTConfig(
-    image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
-)
 PREPROCESS = {"image_size": [16, 16]}
 
 

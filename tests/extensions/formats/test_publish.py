@@ -8,16 +8,12 @@ import pytest
 import torch
 
 import vit
+from tests.extensions.formats.conftest import TINY
 from vit.errors import UserError
 from vit.extensions.formats.publish import model_card, push_to_hub
-from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained
-
-TINY = ViTConfig(
-    image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
-)
 
 
 class Hub:

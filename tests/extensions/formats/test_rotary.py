@@ -75,17 +75,6 @@ def test_the_key_bias_is_masked_and_not_trained() -> None:
         assert relative_error(biased(images), moved) > 1e-3  # a rotation makes it count
 
 
-def test_coordinates_move_in_training_only() -> None:
-    images = random_images(2, 3, 32, 32)
-    for moves in ({"shift": 1.0}, {"jitter": 2.0}, {"rescale": 2.0}):
-        model = rotary_vit(**moves)
-        assert torch.equal(model(images), rotary_vit()(images))
-        model.train()
-        assert not torch.equal(model(images), model(images)), moves
-    still = rotary_vit().train()
-    assert torch.equal(still(images), still(images))
-
-
 @pytest.mark.parametrize(
     ("rotary", "message"),
     [

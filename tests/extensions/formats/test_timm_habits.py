@@ -32,7 +32,7 @@ MODELS = {
 def pair(case: str, tmp_path: Path, num_classes: int = 5) -> tuple[Any, Any]:
     """timm's model with random weights, and ours that was read from it."""
     name, arguments = MODELS[case]
-    depth = {} if case == "bit" else {"depth": 2}
+    depth = {} if case == "bit" else {"depth": 2, "img_size": 64}
     torch.manual_seed(0)
     theirs = timm.create_model(name, num_classes=num_classes, **depth, **arguments).eval()
     with torch.no_grad():
@@ -45,7 +45,7 @@ def pair(case: str, tmp_path: Path, num_classes: int = 5) -> tuple[Any, Any]:
 @pytest.mark.parametrize("case", MODELS)
 def test_features_and_head_are_called_as_in_timm(case: str, tmp_path: Path) -> None:
     theirs, ours = pair(case, tmp_path)
-    images = torch.randn(2, 3, *[64 if case == "bit" else 224] * 2)
+    images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
         expected, actual = theirs.forward_features(images), ours.forward_features(images)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
@@ -78,8 +78,7 @@ def test_other_names_of_timm_give_what_they_give_there(case: str, tmp_path: Path
 @pytest.mark.parametrize("case", ["vit_ti16", "registers", "deit", "gap", "hybrid", "bit"])
 def test_intermediate_features_are_timms(case: str, tmp_path: Path) -> None:
     theirs, ours = (model.double() for model in pair(case, tmp_path))
-    pixels = 64 if case == "bit" else 224
-    images = torch.randn(2, 3, pixels, pixels, dtype=torch.float64)
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     calls: list[dict[str, Any]] = [
         {},
         {"indices": [-1, 0], "norm": True},
@@ -166,7 +165,7 @@ def test_transforms_of_weights_without_a_record_ask_for_mean_and_std(tmp_path: P
     with pytest.raises(UserError, match="give mean and std"):
         vit.transforms(ours)
     given = vit.transforms(ours, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    assert torch.equal(given(np.full((9, 9), 255, dtype=np.uint8)), torch.ones(3, 224, 224))
+    assert torch.equal(given(np.full((9, 9), 255, dtype=np.uint8)), torch.ones(3, 64, 64))
 
 
 def test_transforms_of_another_model_or_an_unknown_field_are_refused() -> None:

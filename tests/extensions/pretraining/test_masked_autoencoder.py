@@ -164,7 +164,7 @@ def test_predictions_depend_on_kept_patches_alone(mask_in_encoder: bool, make: M
     corruption = model.corruption(images)
     at, noise = torch.zeros(2, 16, 48), torch.randn(2, 16, 48)
     hidden = at.scatter(1, corruption.chosen[..., None].expand(-1, -1, 48), 1) * noise
-    seen = at.scatter(1, corruption.kept[:, :1, None].expand(-1, -1, 48), 1) * noise
+    seen = at.scatter(1, corruption.seen[:, :1, None].expand(-1, -1, 48), 1) * noise
     with torch.no_grad():
         before = model(images, corruption)
         assert torch.equal(model(images + from_patches(hidden, (16, 16)), corruption), before)

@@ -36,7 +36,7 @@ def fixed(chosen: list[int], source: list[int], masked: list[bool], images: int)
     kept = [patch for patch in range(16) if patch not in chosen]
     return Corruption(
         chosen=torch.tensor([chosen] * images),
-        kept=torch.tensor([kept] * images),
+        seen=torch.tensor([kept] * images),
         source=torch.tensor([source] * images),
         masked=torch.tensor([masked] * images),
     )

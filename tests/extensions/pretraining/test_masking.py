@@ -31,7 +31,7 @@ def test_every_image_has_the_same_number_of_different_corrupted_patches(
     corruption = draw_corruption(uniforms(200, patches), fraction)
     assert corruption.chosen.shape == (200, count)
     assert all(len(set(row)) == count for row in corruption.chosen.tolist())
-    whole = torch.cat([corruption.chosen, corruption.kept], dim=1).sort().values
+    whole = torch.cat([corruption.chosen, corruption.seen], dim=1).sort().values
     assert torch.equal(whole, torch.arange(patches).expand(200, -1))
 
 

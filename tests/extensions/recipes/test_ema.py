@@ -51,7 +51,7 @@ def test_the_average_is_the_closed_form(
         accumulate_grad_batches=accumulate,
         callbacks=[EMA(decay=0.4), trace, keep],  # 0.4 is reached at the fifth step
     )
-    trainer.fit(model, make_data())
+    trainer.fit(model, data := make_data())
     expected = averaged(first, trace.raw, 0.4)
     assert len(trace.raw) == trainer.global_step
     torch.testing.assert_close(flat(model), expected, rtol=0, atol=1e-7)
@@ -65,6 +65,10 @@ def test_the_average_is_the_closed_form(
     raw = torch.cat([checkpoint["current_model_state"][n].double().flatten() for n in names])
     assert torch.equal(raw, trace.raw[-1])
     assert checkpoint["vit"]["weights"] == "ema"
+    before = flat(model)
+    trainer.validate(model, data, verbose=False)
+    trainer.test(model, data, verbose=False)
+    assert torch.equal(flat(model), before), "the average stays when the run is over"
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16-true", 2e-3), ("64-true", 1e-7)])
@@ -77,16 +81,6 @@ def test_weights_of_other_precision_are_averaged_in_float32(
     trainer.fit(model, make_data())
     expected = averaged(first, trace.raw, 0.99)
     torch.testing.assert_close(flat(model), expected, rtol=2e-2, atol=tolerance)
-
-
-def test_the_average_stays_when_the_run_is_over(make_data, make_model, make_trainer) -> None:
-    model, data = make_model(), make_data()
-    trainer = make_trainer(max_epochs=2, callbacks=[EMA(0.9)])
-    trainer.fit(model, data)
-    before = flat(model)
-    trainer.validate(model, data, verbose=False)
-    trainer.test(model, data, verbose=False)
-    assert torch.equal(flat(model), before)
 
 
 def test_a_checkpoint_at_the_very_end_has_the_raw_weights(

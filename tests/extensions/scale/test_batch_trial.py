@@ -14,6 +14,7 @@ from tests.command import TINY, Vit
 from tests.runs.pair import pair
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
 from vit.extensions.scale.batch_trial import batch_by_trial, batch_sizes, largest_batch
+from vit.runs.records import HEADER
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
 
@@ -25,6 +26,7 @@ AUTO = "--data.batch_size=auto"
 LIMITED = """\
 import torch
 import vit.extensions.scale.batch_trial
+from vit.runs.records import HEADER
 from vit.training.image_classifier import ImageClassifier
 vit.extensions.scale.batch_trial.computes_on_cpu = lambda accelerator: False
 inner = ImageClassifier.training_loss
@@ -96,12 +98,11 @@ def test_the_images_of_a_step_are_those_of_the_recipe_or_of_the_run(tmp_path: Pa
     for given, data, batch in cases:
         tried, config = settled(given, **data)
         assert tried and config.data.batch_size == batch
-    run = tmp_path / "config.yaml"
-    run.write_text(
-        "data: {batch_size: 4}\ntrainer: {accumulate_grad_batches: 3, val_check_interval: 6, "
-        "limit_train_batches: 1.0}\n"
+    (tmp_path / "config.yaml").write_text(
+        f"{HEADER}data: {{batch_size: 4}}\ntrainer: {{accumulate_grad_batches: 3, "
+        "val_check_interval: 6, limit_train_batches: 1.0}\n"
     )
-    tried, config = settled(recipes, run)
+    tried, config = settled(recipes, tmp_path)
     assert not tried and config.data.batch_size == 4
     assert config.trainer.accumulate_grad_batches == 3 and config.trainer.val_check_interval == 6
 

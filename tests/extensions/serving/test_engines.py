@@ -214,7 +214,9 @@ def test_a_file_that_is_not_as_it_was_written_is_one_line(
             load(tmp_path / "x.XML")
 
 
-def test_a_file_of_another_tool_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_file_of_another_tool_or_of_code_is_refused(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
     import onnx
     import openvino
 
@@ -226,5 +228,7 @@ def test_a_file_of_another_tool_is_refused(files: dict[str, Path], tmp_path: Pat
     text = model.metadata_props[0].value
     model.metadata_props[0].value = text.replace('"red"', '"rot"')
     onnx.save(model, tmp_path / "y.onnx")
-    with pytest.raises(UserError, match="has changed since"):
-        load(tmp_path / "y.onnx")
+    (tmp_path / "any.pt2").write_bytes(b"PK")
+    for name, message in (("y.onnx", "has changed since"), ("any.pt2", "can execute code")):
+        with pytest.raises(UserError, match=message):
+            load(tmp_path / name)

@@ -103,14 +103,13 @@ def test_a_file_answers_as_the_model_for_any_batch(kind: str, format: Any, tmp_p
         torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("format", ["onnx", "openvino"])
 @pytest.mark.parametrize(
-    "changes",
+    ("format", "changes"),
     [
-        {"crop_fraction": 0.8, "interpolation": "bicubic"},
-        {"crop_rounding": "floor", "crop_fraction": 0.9},
-        {"resize": "squash"},
-        {"resize": "pad", "mean": (0.1, 0.5, 0.9)},
+        ("onnx", {"crop_fraction": 0.8, "interpolation": "bicubic"}),
+        ("onnx", {"crop_rounding": "floor", "crop_fraction": 0.9}),
+        ("onnx", {"resize": "squash"}),
+        ("openvino", {"resize": "pad", "mean": (0.1, 0.5, 0.9)}),
     ],
     ids=["crop", "floor", "squash", "pad"],
 )
@@ -163,11 +162,9 @@ def test_what_does_not_depend_on_the_images_is_computed_once() -> None:
 def test_a_file_that_answers_differently_is_not_kept(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(*args: Any) -> Any:
-        run, detail = written(*args)
-
-        def changed(pixels: np.ndarray) -> dict[str, np.ndarray]:
-            answers = run(pixels)
+    def wrong(kind: str, graph: Graph, about: Description, path: Path, opset: None) -> Any:
+        def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+            answers = in_pytorch(graph, pixels)
             if fault == "noise":
                 return {k: v * (1 + 2e-4) for k, v in answers.items()}
             answers["features"] = answers["features"] * (np.nan if fault == "nan" else 1)
@@ -175,12 +172,10 @@ def test_a_file_that_answers_differently_is_not_kept(
                 answers["logits"] = np.roll(answers["logits"], 1, axis=1)
             return answers
 
-        return changed, detail
+        path.touch()
+        return run, "detail"
 
-    import vit.extensions.serving.write as module
-
-    written = module.written
-    monkeypatch.setattr(module, "written", wrong)
+    monkeypatch.setattr("vit.extensions.serving.write.written", wrong)
     with pytest.raises(Differs, match="was not kept"):
         vit.export(classifier(tiny()), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
@@ -210,23 +205,15 @@ def test_a_deep_random_model_is_measured_by_what_float64_says(tmp_path: Path) ->
         if name.endswith(("qkv.weight", "fc1.weight")):
             parameter.data *= 5
     right = vit.export(classifier(model), tmp_path / "m.xml").proof
-    assert right.own is not None and right.passed
-    assert f"from float64 (PyTorch in float32: {right.own:.1e})" in right.line()
-    assert not replace(right, own=right.own / 100, difference=2e-4).passed
+    assert right.in_float32 is not None and right.passed
+    assert f"from float64 (PyTorch in float32: {right.in_float32:.1e})" in right.line()
+    assert not replace(right, in_float32=right.in_float32 / 100, difference=2e-4).passed
     graph = Graph(model, Preprocess.for_model(model.config.size, model.config.in_channels))
     for name in ("blocks.0.mlp.fc2.weight", "head.weight"):
         wrong = copy.deepcopy(graph)
         wrong.model.get_parameter(name).data *= 1.05
         proof = prove(graph, partial(in_pytorch, wrong), drawn(graph.preprocess), "")
         assert not proof.passed and proof.difference > CEILING
-
-
-def test_pictures_are_drawn_alike_every_time() -> None:
-    preprocess = Preprocess.for_model(tiny(in_channels=7).config.size, 7)
-    for each in (preprocess, replace(preprocess, channels=None, mean=(0.5,) * 3, std=(0.5,) * 3)):
-        one, two = drawn(each), drawn(each)
-        assert (one == two).all()
-        assert len({picture.tobytes() for picture in one}) == 20
 
 
 @pytest.mark.parametrize(
@@ -267,19 +254,6 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-def test_files_of_others_and_of_code_are_refused(tmp_path: Path) -> None:
-    import onnx
-
-    done = vit.export(classifier(tiny()), tmp_path / "m.onnx")
-    foreign = onnx.load(done.files[0])
-    foreign.ClearField("metadata_props")
-    onnx.save(foreign, tmp_path / "foreign.onnx")
-    (tmp_path / "any.pt2").write_bytes(b"PK")
-    for name, message in (("foreign.onnx", "not written by"), ("any.pt2", "can execute code")):
-        with pytest.raises(UserError, match=message):
-            vit.load(tmp_path / name)
-
-
 def test_a_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = vit.export(classifier(tiny()), tmp_path / "there.onnx")
     for library, name in (("openvino", "m.xml"), ("onnxscript", "m.onnx")):
@@ -289,11 +263,6 @@ def test_a_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"onnxruntime is not installed"):
         vit.load(done.files[0])
-
-
-def test_a_fresh_head_of_zeros_is_exported(tmp_path: Path) -> None:
-    model = vit.create_model("vit_ti16", num_classes=3, image_size=32, **TINY)
-    assert vit.export(model, tmp_path / "m.pt2").proof.passed
 
 
 def test_an_exported_file_is_neither_exported_again_nor_computed_by_another_engine(
@@ -307,10 +276,10 @@ def test_an_exported_file_is_neither_exported_again_nor_computed_by_another_engi
         vit.load(done.files[0], engine="openvino")
 
 
-def test_modules_in_memory_keep_their_weights(tmp_path: Path) -> None:
-    model: Any = tiny("bit_r50x1")
+def test_a_module_in_memory_with_a_head_of_zeros_keeps_its_weights(tmp_path: Path) -> None:
+    model: Any = vit.create_model("bit_r50x1", num_classes=3, image_size=32, depths=(1,))
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    vit.export(model, tmp_path / "m.pt2")
+    assert vit.export(model, tmp_path / "m.pt2").proof.passed
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert isinstance(model, nn.Module) and model.get_parameter("norm.weight").requires_grad
 

@@ -1,6 +1,5 @@
 """`vit data pack`: shards of a folder, read back, resumed, and read like the folder."""
 
-import errno
 import io
 import json
 import tarfile
@@ -14,19 +13,14 @@ import torch
 from PIL import Image
 
 from tests.data.conftest import MakeTree
-from tests.extensions.sources.test_parquet import epoch, stored
+from tests.extensions.sources.test_parquet import epoch, folder, stored
 from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.extensions.serving.reading import range_loader
-from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.sources import pack
 from vit.extensions.sources.shards import SUFFIX, listed_names, names_list
 
-
-@pytest.fixture
-def folder(tmp_path: Path, make_tree: MakeTree) -> Path:
-    counts = {"train/cat": 9, "train/dog": 8, "train/emu": 7, "validation/cat": 2}
-    return make_tree(tmp_path / "folder", {**counts, "validation/emu": 2})
+__all__ = ["folder"]
 
 
 @pytest.fixture(autouse=True)
@@ -134,36 +128,6 @@ def test_an_interrupted_pack_goes_on(
         assert (shards / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_what_changes_meanwhile_ends_it_in_one_line(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards, image = tmp_path / "shards", folder / "train" / "dog" / "3.jpg"
-    whole, write = image.read_bytes(), pack._write
-
-    def delete() -> None:
-        image.unlink(missing_ok=True)
-
-    def damage() -> None:
-        image.write_bytes(whole[:-60])
-
-    for change, reason in ((delete, "cannot be read"), (damage, "cut short")):
-
-        def changed(images: Any, path: Path, resize: None, change: Any = change) -> list[int]:
-            change()
-            return write(images, path, resize)
-
-        with monkeypatch.context() as patched, pytest.raises(UserError) as caught:
-            patched.setattr(pack, "_write", changed)
-            packed(folder, shards)
-        assert str(image) in str(caught.value) and reason in str(caught.value)
-        with pytest.raises(UserError, match=r"was begun with other images or another --resize"):
-            packed(folder, shards)
-        image.write_bytes(whole)
-        (shards / "pack.json").unlink()
-        for file in shards.iterdir():
-            file.unlink()
-
-
 def test_what_is_read_back_otherwise_is_not_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,27 +210,3 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"{tmp_path}/twice/train-00000.tar: sample cat/1 has"):
         pack.MOST_IMAGES = 99
         packed(folder, tmp_path / "twice")
-
-
-def test_a_pack_goes_on_after_a_full_disk_between_its_first_files(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, content: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    for name in ("write_bytes", "write_json"):
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-            patched.setattr(pack, name, full)
-            packed(folder, tmp_path / "shards")
-        (tmp_path / "shards" / ".pack.0123abcd.json").write_text("killed")
-    assert packed(folder, tmp_path / "shards") == packed(folder, tmp_path / "other")
-    names = {path.name for path in (tmp_path / "shards").iterdir()}
-    assert names == {path.name for path in (tmp_path / "other").iterdir()}
-
-
-def test_a_second_pack_into_a_folder_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
-    with sole_writer(tmp_path / "shards" / "pack.json", ""):
-        with pytest.raises(UserError, match="shards is being written by another process; wait"):
-            packed(folder, tmp_path / "shards")
-    assert packed(folder, tmp_path / "shards")

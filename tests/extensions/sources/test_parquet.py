@@ -210,23 +210,6 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
         splits_of(root)
 
 
-@pytest.mark.parametrize(
-    "described",
-    [
-        b"{", b"[1]", b"3", b'{"info": [1]}', b'{"info": {"features": {"label": 3}}}',
-        b'{"info": {"features": {"label": []}}}',
-        b'{"info": {"features": {"label": {"names": [1, 2]}}}}',
-    ],
-)  # fmt: skip
-def test_a_description_of_another_form_is_refused(described: bytes, tmp_path: Path) -> None:
-    content = table([b"x", b"y"], [0, 1]).replace_schema_metadata({b"huggingface": described})
-    arrow.write_table(content, tmp_path / "train.parquet")
-    with pytest.raises(
-        UserError, match=r"train\.parquet: its metadata `huggingface` does not name"
-    ):
-        splits_of(tmp_path / "train.parquet")
-
-
 def test_lists_of_paths_stay_lists(folder: Path) -> None:
     lists = {"path": ["train/cat/0.jpg", "train/dog/0.jpg"] * 1, "label": ["a", "b"]}
     stream = io.BytesIO()

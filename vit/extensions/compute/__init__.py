@@ -1,1 +1,4 @@
-"""Operations, memory, time and price of models and trainings. Page: docs/compute.md."""
+"""Operations, memory, time and price of models and of whole trainings.
+
+Adds `vit compare`, which counts, and `vit bench`, which measures. Page: docs/compute.md.
+"""

@@ -6,6 +6,7 @@ backward pass and fused AdamW on random images on the device, without loading an
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -66,7 +67,7 @@ def bench(
     compile: str | None = None,
     rounds: int = 5,
 ) -> list[dict[str, Any]]:
-    """One report per model, of plain JSON types. The arguments are the options of `vit bench`.
+    """Reports, one per model, of plain JSON types. The arguments are the options of `vit bench`.
 
     UserError if there is no GPU or not enough memory.
     """
@@ -128,41 +129,25 @@ def _prepared(
     device: torch.device,
     train: bool,
 ) -> tuple[dict[Way, Limit], dict[Way, Call]]:
-    """The plain products of each model and precision, and the calls of these and of the models."""
+    """The plain products of each model and precision; a call for each, and per batch of a model."""
     limits: dict[Way, Limit] = {}
     calls: dict[Way, Call] = {}
-    for place, model in enumerate(candidates):
-        for name in dict.fromkeys(precisions):
-            peak = Way(place, "matrix products", name)
-            limits[peak] = limit(model.config, batches[-1], DTYPES[name], device)
-            calls[peak] = limits[peak].call
-            for mode in dict.fromkeys((None, compile)):
-                calls |= _calls(place, model, name, mode, batches, device, train)
+    for (place, model), name in product(enumerate(candidates), dict.fromkeys(precisions)):
+        peak = Way(place, "matrix products", name)
+        limits[peak] = limit(model.config, batches[-1], DTYPES[name], device)
+        calls[peak] = limits[peak].call
+        size = f"{'x'.join(map(str, model.image_size))} px"
+        label = f"{model.name} at {size}, {'training' if train else 'inference'}"
+        for mode in dict.fromkeys((None, compile)):
+            network = model.build().to(device, torch.float32 if train else DTYPES[name])
+            if mode is not None:
+                network.compile(mode=mode, dynamic=False)
+            step = timing.training(network, name) if train else None
+            for batch in batches:
+                images = torch.randn(batch, model.channels, *model.image_size, device=device)
+                call = timing.inference(network, images) if step is None else partial(step, images)
+                calls[Way(place, label, name, mode, batch)] = call
     return limits, calls
-
-
-def _calls(
-    place: int,
-    model: Candidate,
-    precision: str,
-    mode: str | None,
-    batches: Sequence[int],
-    device: torch.device,
-    train: bool,
-) -> dict[Way, Call]:
-    """A call per batch size of one network."""
-    network = model.build().to(device, torch.float32 if train else DTYPES[precision])
-    if mode is not None:
-        network.compile(mode=mode, dynamic=False)
-    step = timing.training(network, precision) if train else None
-    what = "training" if train else "inference"
-    label = f"{model.name} at {'x'.join(map(str, model.image_size))} px, {what}"
-    calls: dict[Way, Call] = {}
-    for batch in batches:
-        images = torch.randn(batch, model.channels, *model.image_size, device=device)
-        call = timing.inference(network, images) if step is None else partial(step, images)
-        calls[Way(place, label, precision, mode, batch)] = call
-    return calls
 
 
 def _report(

@@ -68,12 +68,12 @@ class Candidate:
         """Memory of a training step on a GPU. None if the model does not support checkpointing."""
         if checkpointing and self.config is None:
             return None
-        given = self.image_size, precision, self.channels
-        whole, model = counted_activations(self.empty(), *given), self.empty()
+        settings = self.image_size, precision, self.channels
+        whole, model = counted_activations(self.empty(), *settings), self.empty()
         if not checkpointing:
             return replace(whole, recomputed=0)
         model.activation_checkpointing = True  # pyright: ignore[reportArgumentType]
-        return replace(counted_activations(model, *given), recomputed=whole.recomputed)
+        return replace(counted_activations(model, *settings), recomputed=whole.recomputed)
 
     def empty(self) -> nn.Module:
         """The model on the meta device."""

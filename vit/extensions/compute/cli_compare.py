@@ -76,10 +76,10 @@ def run(args: list[str]) -> int:
 
     from vit.extensions.compute.comparison import model_rows, training_rows
     from vit.extensions.compute.tables import model_table, training_table
-    from vit.extensions.compute.trainings import Comparison
+    from vit.extensions.compute.trainings import CostOptions
 
-    given = {f.name: getattr(options, f.name) for f in fields(Comparison)}
-    comparison = Comparison(**{name: value for name, value in given.items() if value is not None})
+    values = {f.name: getattr(options, f.name) for f in fields(CostOptions)}
+    comparison = CostOptions(**{name: value for name, value in values.items() if value is not None})
     if options.recipe is None and not options.runs:
         rows, notes = model_rows(comparison)
         text = model_table(rows)

@@ -12,7 +12,7 @@ from vit.extensions.compute.devices import held
 from vit.extensions.compute.memory import GIB
 from vit.extensions.compute.table6 import ACCURACIES
 from vit.extensions.compute.trainings import (
-    Comparison,
+    CostOptions,
     Training,
     jft_trainings,
     read_run,
@@ -22,8 +22,8 @@ from vit.extensions.compute.trainings import (
 Row = dict[str, Any]
 
 
-def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row per model and image size; with several devices, per their number and strategy."""
+def model_rows(options: CostOptions) -> tuple[list[Row], list[str]]:
+    """Rows, one per model and image size; with several devices, per their number and strategy."""
     device = None if options.device is None else DEVICES[options.device]
     memory = int(GIB * (options.memory or (device and device.memory) or 0))
     sizes = options.image_size or [None]
@@ -51,9 +51,9 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     return rows, notes
 
 
-def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]:
+def _memory(options: CostOptions, model: Candidate, memory: int) -> Iterator[Row]:
     """Memory of a training step. `memory`: of a device, in bytes; 0 if unknown."""
-    kept = {
+    activations = {
         "": model.activations(options.precision),
         "_checkpointing": model.activations(options.precision, checkpointing=True),
     }
@@ -62,15 +62,15 @@ def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]
         sizes = held(model.empty(), options.precision, strategy, devices, ema=options.ema)
         row: Row = {"devices": devices, "strategy": strategy, "bytes": sizes} if strategy else {}
         rest = sum(sizes.values())
-        for suffix, each in kept.items():
+        for suffix, each in activations.items():
             row[f"activation_bytes{suffix}"] = each and each.per_image
             if memory:
                 row[f"largest_batch{suffix}"] = each and each.largest_batch(memory, rest)
         yield row
 
 
-def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row per training of the recipe, then one per run."""
+def training_rows(options: CostOptions) -> tuple[list[Row], list[str]]:
+    """Rows, one per training of the recipe, then one per run."""
     device = None if options.device is None else DEVICES[options.device]
     trainings: list[Training] = []
     notes: list[str] = []
@@ -127,7 +127,7 @@ def _training(training: Training) -> Row:
     return row
 
 
-def _bill(options: Comparison, training: Training, device: Device | None) -> Row:
+def _bill(options: CostOptions, training: Training, device: Device | None) -> Row:
     """Days on one device, and the cost if a price is given."""
     if device is None:
         return {}

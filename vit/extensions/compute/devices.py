@@ -15,7 +15,7 @@ from vit.models.units import sharded_units
 def held(
     network: nn.Module, precision: str, strategy: str | None, devices: int, *, ema: bool = False
 ) -> dict[str, int]:
-    """What the first device holds, by kind; no other one holds more.
+    """Bytes that the first device holds, by kind; no other one holds more.
 
     `precision` is fp32 or bf16 (mixed); `strategy` None is a device alone. weights: with the copies
     that autocast makes of them; FSDP2 gathers in bfloat16 instead. exchange: buckets of gradients
@@ -46,9 +46,9 @@ def _gathered(network: nn.Module, devices: int, narrow: int) -> int:
     """
     sizes, seen = [0], set()
     for unit in sharded_units(network):
-        own = set(unit.parameters()) - seen
-        seen |= own
-        sizes.append(devices * sum(_share(p, devices) for p in own))
+        parameters = set(unit.parameters()) - seen
+        seen |= parameters
+        sizes.append(devices * sum(_share(p, devices) for p in parameters))
     root, largest = sizes.pop(), max(sizes)
     pair = max(map(sum, pairwise(sizes)), default=0)
     return max(narrow * (2 * root + pair + largest) + 4 * largest, (narrow + 4) * root)

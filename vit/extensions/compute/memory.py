@@ -33,7 +33,7 @@ grows with the batch."""
 class Activations:
     """Memory that a forward pass keeps for the backward pass."""
 
-    kept: int
+    saved: int
     """Bytes per image."""
     recomputed: int = 0
     """Bytes per image of the largest module that is recomputed in the backward pass."""
@@ -43,7 +43,7 @@ class Activations:
     @property
     def per_image(self) -> int:
         """Peak bytes per image."""
-        return self.kept + self.recomputed
+        return self.saved + self.recomputed
 
     def largest_batch(self, memory: int, held: int) -> int:
         """Largest batch of a step in `memory` bytes with `held` for the rest; 0 if none fits."""
@@ -90,7 +90,7 @@ class OfCuda(TorchFunctionMode):
 def counted_activations(
     model: nn.Module, image_size: tuple[int, int], precision: str, channels: int = 3
 ) -> Activations:
-    """What a training step of a model on the meta device keeps on a GPU, in fp32 or bf16 (mixed).
+    """Memory that a training step of a meta model keeps on a GPU, in fp32 or bf16 (mixed).
 
     `recomputed`: of the largest of RECOMPUTED, as if it were.
     """
@@ -106,11 +106,11 @@ def counted_activations(
                         lambda *_: units.append(_per_image(storages[starts[-1] :]))
                     )
             training_loss(model, images, precision)
-        kept = _per_image(storages)
-        once = sum(storage.nbytes() for storage in storages) - kept * BATCH
+        saved = _per_image(storages)
+        once = sum(storage.nbytes() for storage in storages) - saved * BATCH
         if precision == "bf16":  # autocast's copies
             once -= 2 * sum(p.numel() for p in model.parameters())
-    return Activations(kept=kept, recomputed=max(units), once=max(0, once))
+    return Activations(saved=saved, recomputed=max(units), once=max(0, once))
 
 
 def _per_image(storages: Sequence[torch.UntypedStorage]) -> int:

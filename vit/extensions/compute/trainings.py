@@ -1,4 +1,4 @@
-"""What is compared, and trainings with a known cost: Table 6, recipes, and finished runs."""
+"""Options of a comparison, and trainings with a known cost: Table 6, recipes, finished runs."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ EXAMPLE_IMAGES = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class CostOptions:
     """The options of `vit compare`, which explains them."""
 
     models: Sequence[str] = ()
@@ -72,7 +72,7 @@ class Training:
         return self.images * work.training_flops
 
 
-def jft_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
+def jft_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
     """Rows of Table 6, of all or some models, and notes.
 
     A model that is not in the table needs `epochs`, which replaces the table's for all.
@@ -99,7 +99,7 @@ def jft_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
     return trainings, notes
 
 
-def recipe_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
+def recipe_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
     """The training of a recipe, or of the named models by that recipe; and notes."""
     recipe = str(options.recipe)
     content = read_options(find_recipe(recipe))
@@ -144,7 +144,7 @@ def _recipe_model(
 
 
 def _images_seen(
-    options: Comparison, data: dict[str, Any], trainer: dict[str, Any]
+    options: CostOptions, data: dict[str, Any], trainer: dict[str, Any]
 ) -> tuple[float, float | None, list[str]]:
     """(total images seen, epochs or None, notes), from the recipe's limit of epochs or steps."""
     recipe, processes = options.recipe, options.processes

@@ -1,1 +1,4 @@
-"""Bad files, copies, leaks and labels in doubt of a data set. Page: docs/data_check.md."""
+"""Bad files, copies and leaks between splits, and labels in doubt of a data set.
+
+Adds `vit data check`; `vit data pack`, `index` and `vtab` prepare data. Page: docs/data_check.md.
+"""

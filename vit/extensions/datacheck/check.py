@@ -1,4 +1,4 @@
-"""What is wrong with the pictures of a folder or manifest; nothing is moved or deleted.
+"""Findings about the pictures of a folder or manifest; nothing is moved or deleted.
 
 Shapes: n images of all splits, in the order train, val, test; p pairs; s = SIDE pixels. Small
 pictures are gray and squashed to a square; if they differ little, so do their hashes.
@@ -100,7 +100,7 @@ class Finding:
 
 
 class Pictures:
-    """All images of a source, of which `read` opens every one.
+    """Images of a source, all of which `read` opens.
 
     Attributes: `classes`; and of the n images `items` (paths, or bytes of shards), `names`,
     `labels`, `split` (index into SPLITS) and `facts` (FACTS).
@@ -119,13 +119,13 @@ class Pictures:
         options: Any = {"columns": Columns(group=group), "labelled": labelled, "tree": tree}
         self.splits = find_splits(None, root, Reading(cut=whole, **options))
         self.classes, self.multilabel = self.splits.classes, self.splits.multilabel
-        given = self.splits.present()
-        sets = given.values()
+        present = self.splits.present()
+        sets = present.values()
         items: Any = [images.items for images in sets]
         self.items: ConcatDataset[Any] = ConcatDataset(items)
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
-        self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])
+        self.split = np.repeat([SPLITS.index(name) for name in present], [*map(len, sets)])
         self.group = group
         """Name of their column."""
         groups = [images.groups for images in sets if images.groups is not None]
@@ -142,6 +142,10 @@ class Pictures:
         labels = self.labels[image]
         places = np.flatnonzero(labels) if self.multilabel else [labels]
         return SEPARATOR.join(self.classes[place] for place in places)
+
+    def place(self, image: int) -> str:
+        """Its label and split."""
+        return f"{self.label(image)} ({SPLITS[self.split[image]]})"
 
     @property
     def whole_split(self) -> np.ndarray:
@@ -210,7 +214,7 @@ def _read(item: Any, fact: Any) -> None:
 
 
 def file_findings(pictures: Pictures) -> Iterator[Finding]:
-    """What is wrong with single files, and with classes."""
+    """Findings about single files, and about classes."""
     facts, names = pictures.facts, pictures.names
     for image, problem in enumerate(facts["problem"].tolist()):
         if problem is not None:
@@ -219,18 +223,18 @@ def file_findings(pictures: Pictures) -> Iterator[Finding]:
     sides = np.stack([facts["height"], facts["width"]], 1)
     formats = Image.registered_extensions()
     named = [formats.get(os.path.splitext(name)[1].lower(), "") for name in names]
-    found = np.char.replace(np.char.replace(facts["format"], "MPO", "JPEG"), "DIB", "BMP")
+    actual = np.char.replace(np.char.replace(facts["format"], "MPO", "JPEG"), "DIB", "BMP")
     rules = {
         "blank": facts["blank"],
         "blurred": ~facts["blank"] & (facts["sharpness"] < SHARP),
         "tiny": sides.min(1) < SIDE,
         "huge": sides.astype(int).prod(1) > HUGE,
-        "extension": (found != np.array(named)) & (np.array(named) != ""),
+        "extension": (actual != np.array(named)) & (np.array(named) != ""),
         "rotated": facts["rotated"],
     }
     for kind, holds in rules.items():
         for image in np.flatnonzero(pictures.opened & holds).tolist():
-            detail = f"{found[image]}, {sides[image, 1]} x {sides[image, 0]} pixels"
+            detail = f"{actual[image]}, {sides[image, 1]} x {sides[image, 0]} pixels"
             yield Finding(kind=kind, subject=names.name(image), image=image, detail=detail)
     whole = pictures.whole_split
     for image in np.flatnonzero(whole != pictures.split).tolist():
@@ -250,12 +254,12 @@ def write_findings(
     """A CSV with a row per finding; `spreadsheet`: none of its cells is a formula."""
     head = ["finding", "image", "split", "label", "detail", "suggested", "certainty"]
 
-    def row(found: Finding) -> list[object]:
+    def row(finding: Finding) -> list[object]:
         known = ["", ""]
-        if found.image is not None:
-            known = [SPLITS[pictures.split[found.image]], pictures.label(found.image)]
-        certainty = "" if found.certainty is None else f"{found.certainty:.4g}"
-        row = [found.kind, found.subject, *known, found.detail, found.suggested, certainty]
+        if finding.image is not None:
+            known = [SPLITS[pictures.split[finding.image]], pictures.label(finding.image)]
+        certainty = "" if finding.certainty is None else f"{finding.certainty:.4g}"
+        row = [finding.kind, finding.subject, *known, finding.detail, finding.suggested, certainty]
         return for_spreadsheet(row) if spreadsheet else row
 
     _write_csv(file, head, map(row, findings))
@@ -268,10 +272,12 @@ def write_fixed(
     lacks, and the labels changed: those in doubt whose suggestion has a probability of at least
     `relabel`."""
     drop = ("unreadable", "truncated", "leak", "identical", "copy")
-    dropped = {found.image for found in findings if found.kind in drop}
-    doubts = {found.image: found for found in findings if found.kind == "doubt"}
+    dropped = {finding.image for finding in findings if finding.kind in drop}
+    doubts = {finding.image: finding for finding in findings if finding.kind == "doubt"}
     conflicts = {(f.other, f.image) for f in findings if f.kind == "conflict"}
-    others = {kept: pictures.label(image) for kept, image in conflicts if image is not None}
+    others = {
+        remaining: pictures.label(image) for remaining, image in conflicts if image is not None
+    }
     split, groups = pictures.whole_split, pictures.groups
     changed, rows = 0, []
     for image in range(len(pictures.items)):
@@ -331,17 +337,17 @@ def _cosines() -> np.ndarray:
 
 def near_pairs(small: np.ndarray) -> np.ndarray:
     """Pairs `p 2` of pictures, or of a picture and a mirror image, with hashes close together."""
-    found = [np.empty((0, 2), dtype=np.int64)]
+    parts = [np.empty((0, 2), dtype=np.int64)]
     if not len(small):  # unreadable or of one colour, all of them
-        return found[0]
+        return parts[0]
     straight, mirrored = hashes(small)
     for start in range(0, len(small), _ROWS):
         rows = straight[start : start + _ROWS, None]
         close = np.bitwise_count(rows ^ straight[start:]) <= BITS_APART
         close |= np.bitwise_count(rows ^ mirrored[start:]) <= BITS_APART
         pairs = np.argwhere(close) + start
-        found.append(pairs[pairs[:, 0] < pairs[:, 1]])
-    return np.concatenate(found)
+        parts.append(pairs[pairs[:, 0] < pairs[:, 1]])
+    return np.concatenate(parts)
 
 
 def whole_splits(groups: Iterable[str], split: np.ndarray) -> np.ndarray:

@@ -16,10 +16,11 @@ from vit.writing import writable, write_text
 
 if TYPE_CHECKING:
     from vit.extensions.datacheck.check import Finding, Pictures
-    from vit.extensions.datacheck.findings import Card
 
 DEFAULT = "dinov2_s14.lvd142m"
 """Weights of the features without --model, if they have been downloaded."""
+SHOWN = 24
+"""Findings of a kind on the page."""
 EPILOG = """\
 examples:
   vit data check my_photos/                                  what is wrong, and a page that shows it
@@ -58,7 +59,7 @@ def _check(options: Namespace) -> int:
         why = f"{SEPARATOR} separates labels, and blanks around them are cut off"
         raise UserError(f"--fix {fix} cannot list the class {barred[0]!r}: {why}; rename it")
     findings = _findings(pictures, options)
-    kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
+    kinds = {kind: list(members) for kind, members in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
     write_findings(table, pictures, findings, spreadsheet=options.spreadsheet)
     write_text(page, _page(pictures, options.source, kinds))
@@ -153,7 +154,7 @@ def _parser() -> OneLineParser:
 
 
 def _findings(pictures: "Pictures", options: Namespace) -> list["Finding"]:
-    """All findings, the worst kinds first."""
+    """Findings, the worst kinds first."""
     import numpy as np
 
     from vit.extensions.datacheck.check import KINDS, file_findings
@@ -188,32 +189,19 @@ def _downloaded(name: str) -> bool:
 
 def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) -> str:
     from vit.extensions.datacheck.check import KINDS
-    from vit.extensions.datacheck.findings import SHOWN, Section, findings_page
+    from vit.extensions.reports.page import page
 
-    sections = [
-        Section(*KINDS[kind], len(found), [_card(pictures, each) for each in found[:SHOWN]])
-        for kind, found in kinds.items()
-    ]
-    name = Path(source).resolve().name
-    return findings_page(name, pictures.splits.summary(seed=0), sections)
-
-
-def _card(pictures: "Pictures", finding: "Finding") -> "Card":
-    from vit.data.sources import SPLITS
-    from vit.extensions.datacheck.findings import Card
-
-    lines = [finding.detail]
-    if finding.image is not None:
-        split = SPLITS[pictures.split[finding.image]]
-        lines.append(f"{pictures.label(finding.image)} ({split})")
-    shown = [image for image in (finding.image, finding.other) if image is not None]
-    return Card(finding.subject, lines, [pictures.thumbnail(image) for image in shown])
+    about = {"name": Path(source).resolve().name, "about": pictures.splits.summary(seed=0)}
+    content = {"pictures": pictures, "kinds": kinds, "explained": KINDS, "shown": SHOWN}
+    return page("datacheck/findings.html", kind="data check", **about, **content)
 
 
 def _show(kinds: dict[str, list["Finding"]], lines: list[str], as_json: bool) -> None:
     from vit.extensions.datacheck.check import KINDS
 
-    rows = [(kind, *KINDS[kind], len(found), found[0].subject) for kind, found in kinds.items()]
+    rows = [
+        (kind, *KINDS[kind], len(findings), findings[0].subject) for kind, findings in kinds.items()
+    ]
     if as_json:
         names = ("kind", "finding", "advice", "count", "example")
         table = [dict(zip(names, row, strict=True)) for row in rows]

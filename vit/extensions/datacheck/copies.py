@@ -81,15 +81,15 @@ def _evened(features: np.ndarray) -> np.ndarray:
 
 def likeness(small: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Correlation `p` of the two pictures of each pair, where one may be mirrored or a crop."""
-    found = [np.empty(0, dtype=np.float32)]
+    correlations = [np.empty(0, dtype=np.float32)]
     with Meter("comparing", len(pairs), "pairs") as meter:
         for start in range(0, len(pairs), _PAIRS):
             some = pairs[start : start + _PAIRS]
             a, b = (torch.from_numpy(small[side].astype(np.float32)) for side in some.T)
             tries = [_within(*order) for b in (b, b.flip(2)) for order in ((a, b), (b, a))]
-            found.append(torch.stack(tries).amax(0).numpy())
+            correlations.append(torch.stack(tries).amax(0).numpy())
             meter.advance(len(some))
-    return np.concatenate(found)
+    return np.concatenate(correlations)
 
 
 def _within(whole: Tensor, part: Tensor) -> Tensor:
@@ -118,30 +118,34 @@ def kept_copies(order: np.ndarray, firsts: np.ndarray, pairs: np.ndarray) -> dic
     for a, b in pairs.tolist():
         partners.setdefault(a, []).append(b)
         partners.setdefault(b, []).append(a)
-    kept: dict[int, int] = {}
+    substitutes: dict[int, int] = {}
     seen: dict[int, int] = {}  # kept images -> their ranks, so far
     for rank, (image, first) in enumerate(zip(order.tolist(), firsts.tolist(), strict=True)):
         better = [other for other in partners.get(image, ()) if other in seen]
         if first != image:
-            kept[image] = kept[first] if first in kept else first
+            substitutes[image] = substitutes[first] if first in substitutes else first
         elif better:
-            kept[image] = min(better, key=lambda other: seen[other])
+            substitutes[image] = min(better, key=lambda other: seen[other])
         else:
             seen[image] = rank
-    return kept
+    return substitutes
 
 
 def copy_findings(pictures: Pictures, pairs: np.ndarray) -> Iterator[Finding]:
     """Images that are files of the same bytes as another, or copies by `pairs` `p 2`."""
     facts, split = pictures.facts, pictures.split
-    for image, kept in kept_copies(*ranked(pictures), pairs).items():
-        other, here, there = pictures.names.name(kept), SPLITS[split[image]], SPLITS[split[kept]]
-        same = facts["digest"][image] == facts["digest"][kept]
-        shared = {"subject": pictures.names.name(image), "image": image, "other": kept}
+    for image, original in kept_copies(*ranked(pictures), pairs).items():
+        other, here, other_split = (
+            pictures.names.name(original),
+            SPLITS[split[image]],
+            SPLITS[split[original]],
+        )
+        same = facts["digest"][image] == facts["digest"][original]
+        shared = {"subject": pictures.names.name(image), "image": image, "other": original}
         kind, detail = "identical" if same else "copy", f"copy of {other}"
-        if here != there:
-            kind, detail = "leak", f"in {here}, copy of {other} in {there}"
+        if here != other_split:
+            kind, detail = "leak", f"in {here}, copy of {other} in {other_split}"
         yield Finding(kind=kind, detail=detail, **shared)
-        label, its = pictures.label(image), pictures.label(kept)
+        label, its = pictures.label(image), pictures.label(original)
         if label != its:
             yield Finding(kind="conflict", detail=f"{label}, but {its} in {other}", **shared)

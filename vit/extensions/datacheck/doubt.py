@@ -60,14 +60,14 @@ def confident_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarra
     "low_self_confidence", without images whose own label is the likeliest.
     """
     count, num_classes = probabilities.shape
-    own = probabilities[np.arange(count), labels]
+    labelled = probabilities[np.arange(count), labels]
     sizes = np.bincount(labels, minlength=num_classes)
-    thresholds = np.bincount(labels, own, num_classes) / np.maximum(sizes, 1)
+    thresholds = np.bincount(labels, labelled, num_classes) / np.maximum(sizes, 1)
     possible = (probabilities >= thresholds - 1e-6) & (sizes > 0)
     likeliest = probabilities.argmax(1)
     meant = np.where(possible.sum(1) > 1, likeliest, possible.argmax(1))
     errors = possible.any(1) & (meant != labels) & (likeliest != labels)
-    rows = np.argsort(own, kind="stable")[: errors.sum()]
+    rows = np.argsort(labelled, kind="stable")[: errors.sum()]
     return rows[likeliest[rows] != labels[rows]]
 
 
@@ -88,22 +88,24 @@ def doubts(pictures: Pictures, features: np.ndarray, images: np.ndarray) -> Iter
                 pair = float(probabilities[row, label]), float(probabilities[row, best])
                 yield _doubt(pictures, int(images[row]), classes[best], *pair)
         return
-    probabilities, found = scores.sigmoid().numpy(), []
+    probabilities, doubted = scores.sigmoid().numpy(), []
     for k in np.flatnonzero(counts >= FOLDS).tolist():
         pair, has = np.stack([1 - probabilities[:, k], probabilities[:, k]], 1), labels[:, k]
         rows = confident_errors(pair, has.astype(np.int64))
-        found += [(*pair[row, [int(has[row]), 1 - int(has[row])]].tolist(), row, k) for row in rows]
-    for own, other, row, k in sorted(found):
+        doubted += [
+            (*pair[row, [int(has[row]), 1 - int(has[row])]].tolist(), row, k) for row in rows
+        ]
+    for labelled, other, row, k in sorted(doubted):
         right = np.flatnonzero(labels[row] != (np.arange(len(classes)) == k))
         suggested = SEPARATOR.join(classes[at] for at in right)
-        yield _doubt(pictures, int(images[row]), suggested, own, other)
+        yield _doubt(pictures, int(images[row]), suggested, labelled, other)
 
 
-def _doubt(pictures: Pictures, image: int, label: str, own: float, other: float) -> Finding:
+def _doubt(pictures: Pictures, image: int, label: str, labelled: float, other: float) -> Finding:
     return Finding(
         kind="doubt",
         subject=pictures.names.name(image),
-        detail=f"{pictures.label(image)} {own:.1%}, {label} {other:.1%}",
+        detail=f"{pictures.label(image)} {labelled:.1%}, {label} {other:.1%}",
         image=image,
         suggested=label,
         certainty=other,

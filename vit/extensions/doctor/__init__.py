@@ -1,1 +1,4 @@
-"""A check of the installation. Page: docs/runs.md."""
+"""A check of the installation on this machine, from device to a resumed run.
+
+Adds `vit doctor`. Page: docs/runs.md.
+"""

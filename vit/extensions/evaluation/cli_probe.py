@@ -34,7 +34,7 @@ def run(args: list[str]) -> int:
         parts.append("val")
     of_parts = [bench.features(split) for split in parts]
     train, test, *val = [(features.values, features.labels) for features in of_parts]
-    given: Any = (train, test, bench.data.num_classes)
+    inputs: Any = (train, test, bench.data.num_classes)
     groups = bench.data.image_set("train").groups
     groups = None if groups is None else groups.select(of_parts[0].indices)
     choice: Any = {"val": val[0] if val else None, "groups": groups}
@@ -42,11 +42,11 @@ def run(args: list[str]) -> int:
         from vit.extensions.evaluation.attentive import attentive_accuracy
 
         extractor: Any = bench.frozen.extractor
-        given += (extractor.model.config.num_heads,)
-        result = attentive_accuracy(*given, **choice, device=extractor.device)
+        inputs += (extractor.model.config.num_heads,)
+        result = attentive_accuracy(*inputs, **choice, device=extractor.device)
     else:
         device = bench.frozen.solver_device
-        result = probe_accuracy(*given, **choice, num_c=num_c, device=device)
+        result = probe_accuracy(*inputs, **choice, num_c=num_c, device=device)
     if not result.converged:
         note("the last fit did not converge")
     seen = len(train[1]) + sum(len(labels) for _, labels in val)

@@ -35,9 +35,9 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
     subjects = [Subject(run, split, args, predicting=True) for run in (first, second)]
     _check_comparable(*subjects)
     split = subjects[0].split
-    _, metrics, found = zip(*(subject.evaluate() for subject in subjects), strict=True)
-    answers = [predictions for predictions in found if predictions is not None]
-    if len(answers) < len(found):
+    _, metrics, evaluated = zip(*(subject.evaluate() for subject in subjects), strict=True)
+    answers = [predictions for predictions in evaluated if predictions is not None]
+    if len(answers) < len(evaluated):
         raise UserError(f"no image of {split} could be read")
     metric = "map" if answers[0].multilabel else "acc1"
     scores = [each[f"{split}/{metric}"] for each in metrics]

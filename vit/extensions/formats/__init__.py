@@ -1,3 +1,6 @@
-"""Weights of timm, Hugging Face, Google and torchvision, in and out; published names, the
-hub, and rotary positions. Pages: docs/weights.md, docs/families.md.
+"""Weights of timm, Hugging Face, Google and torchvision, read and written; weights by published
+names and by addresses; rotary positions (DINOv3).
+
+Adds `vit convert`, `vit download`, `vit models --weights`, vit.push_to_hub, and names and addresses
+wherever a command takes weights. Pages: docs/weights.md, docs/families.md.
 """

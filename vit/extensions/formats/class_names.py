@@ -28,8 +28,8 @@ class ImageNet(Names):
     def head_rows(
         self, names: Sequence[str] | None, outputs: int, wanted: Sequence[str]
     ) -> list[int | None] | None:
-        """By WordNet ids, torchvision's names or WordNet's words; of 1000 outputs without names,
-        too."""
+        """Rows by WordNet ids, torchvision's names or WordNet's words; of 1000 outputs without
+        names, too."""
         if names is None and outputs != IMAGENET_CLASSES:
             return None
         numbers = list(range(outputs)) if names is None else imagenet_numbers(names)

@@ -43,14 +43,17 @@ def run(args: list[str]) -> int:
     add("--weights", choices=("raw", "average"), help=kinds)
     add("--overwrite", action="store_true", help="replace the model in the destination")
     add("--json", action="store_true", help="print the result as JSON")
-    given = parser.parse_args(args)
-    options = _fields(given.set) | {"raw": given.temperature == "none", "weights": given.weights}
-    if given.image_size:
-        options["image_size"] = tuple(given.image_size)
+    arguments = parser.parse_args(args)
+    options = _fields(arguments.set) | {
+        "raw": arguments.temperature == "none",
+        "weights": arguments.weights,
+    }
+    if arguments.image_size:
+        options["image_size"] = tuple(arguments.image_size)
     from vit.weights.formats import MissingFact
 
     try:
-        return _compare(given, options) if given.compare else _convert(given, options)
+        return _compare(arguments, options) if arguments.compare else _convert(arguments, options)
     except MissingFact as fact:
         raise UserError(f"{fact}, by --set or --image-size") from fact
 
@@ -62,7 +65,7 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
     from vit.models.config import ResNetConfig, ViTConfig
 
     known = {field.name for kind in (ViTConfig, ResNetConfig) for field in fields(kind)}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not text:
@@ -76,11 +79,11 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
     return values
 
 
-def _compare(given: argparse.Namespace, options: dict[str, Any]) -> int:
+def _compare(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     from vit.extensions.formats.convert import compare
 
-    result = compare(given.source, given.destination, **options)
-    if given.json:
+    result = compare(arguments.source, arguments.destination, **options)
+    if arguments.json:
         print(json.dumps(asdict(result) | {"relative": result.relative}))
         return 0
     size = "x".join(map(str, result.image_size))
@@ -91,17 +94,19 @@ def _compare(given: argparse.Namespace, options: dict[str, Any]) -> int:
     return 0
 
 
-def _convert(given: argparse.Namespace, options: dict[str, Any]) -> int:
+def _convert(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     from vit.extensions.formats.convert import convert
     from vit.weights.report import print_report
 
-    place = given.destination
+    place = arguments.destination
     try:
-        done = convert(given.source, place, given.to, overwrite=given.overwrite, **options)
+        done = convert(
+            arguments.source, place, arguments.to, overwrite=arguments.overwrite, **options
+        )
     except OSError as error:
         where = error.filename or place
         raise UserError(f"cannot convert to {place}: {error.strerror}: {where}") from error
-    if given.json:
+    if arguments.json:
         print(json.dumps(asdict(done)))
         return 0
     print_report(done.loaded)

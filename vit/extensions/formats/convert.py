@@ -1,4 +1,4 @@
-"""From any layout that is read to any that is written, and the difference between two files."""
+"""Conversion between all layouts that are read and written, and the difference of two files."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +105,7 @@ def writable_formats() -> dict[str, type[Writable]]:
     return {name: kind for name, kind in formats.items() if issubclass(kind, Writable)}
 
 
-def _unsaid(to: str, extra: dict[str, Any], export: Export) -> list[str]:
+def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     """Notes on what the other format does not say of the outputs."""
     notes = []
     if extra.get("multilabel") and not export.multilabel:
@@ -134,7 +134,7 @@ def _check_free(target: Path, overwrite: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Difference:
     """The outputs of two files for the same random images, over the temperatures of the files."""
 
     image_size: tuple[int, int]
@@ -151,7 +151,7 @@ class Comparison:
 
 def compare(
     first: str | Path, second: str | Path, *, raw: bool = False, **options: Any
-) -> Comparison:
+) -> Difference:
     """Runs two files on two random images in double precision, at the first one's image size.
 
     `raw`: the logits are not divided by the temperatures.
@@ -168,7 +168,7 @@ def compare(
         a, b = a / (of_first.temperature or 1.0), b / (of_second.temperature or 1.0)
     if a.shape != b.shape:
         raise UserError(f"{first} has {a.shape[1]} outputs, {second} {b.shape[1]}")
-    return Comparison(
+    return Difference(
         image_size=size,
         largest_difference=(a - b).abs().max().item(),
         largest_output=a.abs().max().item(),

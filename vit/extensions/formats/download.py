@@ -196,6 +196,6 @@ def _other_digest(path: Path, sha256: str) -> str:
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, kind: str, changed: int) -> bytes:
-    """Of a file; once in a process for one that does not change."""
+    """Digest of a file; computed once in a process for one that does not change."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, kind).digest()

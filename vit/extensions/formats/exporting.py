@@ -54,7 +54,7 @@ def without_temperature(
     return {**state, **heads}, replace(info, extra=extra)
 
 
-def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, Any]]) -> Any:
+def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, object]]) -> Any:
     """`save` of a directory with model.safetensors and JSON files by name."""
 
     def save(target: Path) -> list[Path]:
@@ -93,8 +93,8 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
         raise UserError(f"{project} has no {', '.join(missing)}; {remedy}")
 
 
-def arithmetic_notes(project: str, config: ModelConfig, **expected: Any) -> list[str]:
-    """Where a project, whose models hold these values, computes something else than the model."""
+def arithmetic_notes(project: str, config: ModelConfig, **expected: object) -> list[str]:
+    """Notes on values of a project's models that differ from this model's."""
     has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
     notes = []
     for name, theirs in expected.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from vit.extensions.formats.refusals import FAMILIES
 from vit.models.config import ViTConfig
 from vit.weights.formats import LazyTensors, MissingFact
 from vit.weights.weight_file import WeightFile
@@ -58,34 +59,12 @@ def grid_of(
     )
 
 
-# Width and heads of the size that has this name in timm; every published model of a width has so
-# many heads, but at 1536.
-SIZES = {
-    "tiny": (192, 3),
-    "wee": (256, 4),
-    "little": (320, 5),
-    "small": (384, 6),
-    "medium": (512, 8),
-    "mediumd": (512, 8),
-    "betwixt": (640, 10),
-    "base": (768, 12),
-    "so150m": (896, 14),
-    "so150m2": (832, 13),
-    "large": (1024, 16),
-    "so400m": (1152, 16),
-    "huge": (1280, 16),
-    "giant": (1408, 16),
-    "giantopt": (1536, 16),
-    "gigantic": (1664, 16),
-}
-
-
 def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bool = False) -> int:
     """Heads of the published models of this width, for files that do not record them. Adds a note.
 
     At width 1536 they differ: DINOv2's ViT-g, which has LayerScale (`scaled`), has 24.
     """
-    number = dict(SIZES.values()).get(width)
+    number = dict(FAMILIES["sizes"].values()).get(width)
     if width == 1536:
         number = 24 if scaled else None
     if number is None:

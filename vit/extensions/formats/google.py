@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from vit.errors import UserError
 from vit.extensions.formats.exporting import (
     ANY,
     Export,
@@ -75,7 +74,7 @@ class Google(Writable):
 
     @override
     def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-        """One .npz file as Google's releases are. UserError where its code has no such model."""
+        """A .npz file as Google's releases are. UserError if its code has no such model."""
         if isinstance(config, ResNetConfig):
             rules = _bit_rules(config.depths)
             notes = arithmetic_notes("Google", config, ws_mode="google_bit")
@@ -115,7 +114,8 @@ def _recognise_vit(file: WeightFile) -> Recognised:
     shapes = file.shapes
     stacked = any(key.startswith(_STACKED) for key in shapes)
     layer = _STACKED if stacked else _LAYER
-    names = _part_names(shapes, layer.format(0))
+    linen = f"{layer.format(0)}{_PARTS_OF_LINEN[2]}/Dense_0/kernel" in shapes
+    names = _PARTS_OF_LINEN if linen else _PARTS
     query = shapes[f"{layer.format(0)}{names[0]}/query/kernel"]
     if stacked:
         depth, query = query[0], query[1:]
@@ -140,19 +140,6 @@ def _recognise_vit(file: WeightFile) -> Recognised:
         if sincos
         else squashed(config.size),
     )
-
-
-def _part_names(shapes: Mapping[str, tuple[int, ...]], base: str) -> tuple[str, str, str]:
-    """Names of attention, second norm and MLP in the layer whose keys begin with `base`."""
-
-    def present(*choices: str) -> str:
-        for name in choices:
-            if any(key.startswith(f"{base}{name}/") for key in shapes):
-                return name
-        raise UserError(f"the file has no {base}{choices[0]}")
-
-    attention, norm2, mlp = map(present, _PARTS, _PARTS_OF_LINEN)
-    return attention, norm2, mlp
 
 
 def _config(file: WeightFile, depth: int, query: tuple[int, ...], mlp_dim: int) -> ViTConfig:
@@ -230,7 +217,7 @@ def _recognise_bit(file: WeightFile) -> Recognised:
 def _vit_rules(
     config: ViTConfig, positions: Sequence[str], layer: str, names: tuple[str, str, str]
 ) -> list[Rule]:
-    """All rules of a ViT. `layer`: the beginning of a layer's keys, {} in place of its number."""
+    """Rules of a ViT. `layer`: the beginning of a layer's keys, {} in place of its number."""
     rules = [
         *_dense("patch_embed.proj", "embedding", HWIO),
         Rule("cls_token", ("cls",)),
@@ -264,7 +251,7 @@ def _out(num_heads: int) -> Op:
 
 
 def _projection(ours: str, base: str, names: Sequence[str], num_heads: int) -> list[Rule]:
-    """One of ours from the joined kernels, d h e -> (names h e) d, and biases, h e."""
+    """Rules for one of our layers from joined kernels, d h e -> (names h e) d, and biases, h e."""
     heads, parts = (num_heads, -1), len(names)
     kernels = Op(
         lambda *ts: torch.cat([t.flatten(1).mT for t in ts]),

@@ -13,6 +13,7 @@ from vit.extensions.formats.huggingface_labels import label_kind, labels, names_
 from vit.extensions.formats.layout import SAME, Op, Rule, bound, exported
 from vit.extensions.formats.preprocessing import from_huggingface, preparation
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
+from vit.weights.building import build_empty
 from vit.weights.formats import Recognised
 from vit.weights.weight_file import WeightFile
 
@@ -43,28 +44,23 @@ def _rule(ours: str, prefix: str) -> Rule:
     return Rule(ours, (prefix + theirs.replace("stem.conv.", "embedder.convolution."),))
 
 
-def _our_name(key: str, prefix: str) -> str:
-    key = key.replace("classifier.1.", "head.fc.").removeprefix(prefix)
-    key = re.sub(r"^encoder\.stages\.(\d+)\.layers\.", r"stages.\1.blocks.", key)
-    return key.replace("embedder.convolution.", "stem.conv.")
-
-
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face BiT as our ResNet. UserError where config.json describes another ResNet."""
     for name, usual in _FIXED.items():
         if (value := file.config.get(name, usual)) != usual:
             raise UserError(f"{file.path}: {name}={value!r} is not BiT's {usual!r}")
     prefix = next(key for key in file.shapes if key.endswith(_ROOT)).removesuffix(_ROOT)
-    names = [_our_name(key, prefix) for key in file.shapes]
-    stages = count_layers(names, "stages.")
+    layers = f"{prefix}encoder.stages."
+    stages = range(count_layers(file.shapes, layers))
     root, in_channels, _, _ = file.shapes[prefix + _ROOT]
     config = ResNetConfig(
         in_channels=in_channels,
         num_classes=file.shapes.get("classifier.1.weight", (0,))[0],
-        depths=tuple(count_layers(names, f"stages.{s}.blocks.") for s in range(stages)),
+        depths=tuple(count_layers(file.shapes, f"{layers}{s}.layers.") for s in stages),
         width_factor=root // ROOT_CHANNELS,
         ws_mode="timm",
     )
+    names = build_empty(config).state_dict()
     tensors, used = bound(file, [_rule(name, prefix) for name in names])
     assumed = "there is no config.json: BiT's own groups, activation, padding and strides"
     return Recognised(
@@ -85,7 +81,7 @@ def write(
     """Tensors under the hub's names, config.json, and what the library computes differently."""
     prefix = "bit." if config.num_classes else ""
     tensors = exported(state, [_rule(name, prefix) for name in state])
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "architectures": ["BitForImageClassification" if config.num_classes else "BitModel"],
         "model_type": "bit",
         "num_channels": config.in_channels,

@@ -7,7 +7,7 @@ Sources: transformers 5.23, models/{vit,deit,vit_msn,vit_mae,dpt,dinov2,dinov2_w
 dinov3_vit}/modeling_*.py and conversion_mapping.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from vit.errors import UserError
@@ -19,7 +19,7 @@ from vit.extensions.formats.facts import (
 )
 from vit.extensions.formats.huggingface_labels import label_kind, names_in
 from vit.extensions.formats.layout import HALVES, JOINED, KEYLESS, SAME, Rule, bound, layer
-from vit.extensions.formats.preprocessing import from_huggingface, preparation
+from vit.extensions.formats.preprocessing import HUGGING_FACE, from_huggingface, preparation
 from vit.extensions.formats.refusals import refused, sign_of_others
 from vit.extensions.formats.rotary import Rotary
 from vit.models.config import Activation, PosResize, ViTConfig
@@ -27,54 +27,11 @@ from vit.models.fields import as_size
 from vit.weights.formats import MissingFact, Recognised
 from vit.weights.weight_file import WeightFile
 
-# Family that gives the same logits here -> epsilon of its norms where config.json is silent.
-_EPSILON = {
-    "vit": 1e-12,
-    "deit": 1e-12,
-    "vit_msn": 1e-6,
-    "vit_mae": 1e-12,
-    "dpt": 1e-12,
-    "dinov2": 1e-6,
-    "dinov2_with_registers": 1e-6,
-    "dinov3_vit": 1e-5,
-}
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
 _POSITIONS = "embeddings.position_embeddings"
 _PATCHES_OF_DINOV3 = "embeddings.patch_embeddings.weight"
-# Family -> our name of a layer's part -> theirs; several are stored apart.
-_VIT = {
-    "norm1": ("layernorm_before",),
-    "norm2": ("layernorm_after",),
-    "attn.qkv": tuple(f"attention.attention.{name}" for name in ("query", "key", "value")),
-    "attn.proj": ("attention.output.dense",),
-    "mlp.fc1": ("intermediate.dense",),
-    "mlp.fc2": ("output.dense",),
-}
-_DINOV2 = _VIT | {name: (name,) for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")}
-_GATED = {"mlp.fc1": ("mlp.gate_proj", "mlp.up_proj"), "mlp.fc2": ("mlp.down_proj",)}
-_ATTENTION = {
-    "attn.qkv": tuple(f"attention.{name}_proj" for name in "qkv"),
-    "attn.proj": ("attention.o_proj",),
-}
-_DINOV3 = _ATTENTION | {
-    "norm1": ("norm1",),
-    "norm2": ("norm2",),
-    "mlp.fc1": ("mlp.up_proj",),
-    "mlp.fc2": ("mlp.down_proj",),
-}
-SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
-    "vit": _VIT,
-    "dinov2": _DINOV2,
-    "dinov2, gated": _DINOV2 | {"mlp.fc1": ("mlp.weights_in",), "mlp.fc2": ("mlp.weights_out",)},
-    "transformers 5": _ATTENTION,
-    "transformers 5, gated": _GATED,
-}
-SPELLINGS_OF_DINOV3 = {"dinov3, gated": {**_DINOV3, **_GATED}, "dinov3": _DINOV3}
+SPELLINGS: dict[str, dict[str, list[str]]] = (
+    HUGGING_FACE["spellings"] | HUGGING_FACE["spellings_of_dinov3"]
+)
 _OPS = {1: SAME, 2: HALVES, 3: JOINED}
 
 
@@ -92,12 +49,12 @@ def vit_rules(
     prefix: str,
     stem: str,
     depth: int,
-    spellings: Iterable[Mapping[str, tuple[str, ...]]],
+    spellings: Iterable[Mapping[str, Sequence[str]]],
     *,
     dinov3: bool = False,
     keyless: bool = False,
 ) -> list[Rule]:
-    """All of a model but DeiT's two heads. `stem`: what the keys of the layers begin with.
+    """Rules of a model, but for DeiT's two heads. `stem`: what the keys of the layers begin with.
 
     `keyless`: queries and values have biases, and keys have none.
     """
@@ -140,7 +97,7 @@ def recognise(file: WeightFile) -> Recognised:
     stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
     keyless = dinov3 and f"{stem}0.attention.k_proj.bias" not in keys
-    spellings = (SPELLINGS_OF_DINOV3 if dinov3 else SPELLINGS).values()
+    spellings = HUGGING_FACE["spellings_of_dinov3" if dinov3 else "spellings"].values()
     rules = vit_rules(prefix, stem, depth, spellings, dinov3=dinov3, keyless=keyless)
     tensors, used = bound(file, [*rules, *teacher_rules()])
     config = _config(file, prefix, stem, depth)
@@ -178,7 +135,7 @@ def refusal(file: WeightFile) -> UserError | None:
     name = file.config.get("model_type")
     if name is None:
         return sign_of_others(file.path, file.shapes)
-    return None if name in (*_EPSILON, "bit") else refused("Hugging Face", name)
+    return None if name in (*HUGGING_FACE["epsilon"], "bit") else refused("Hugging Face", name)
 
 
 def _stem(file: WeightFile, prefix: str) -> str:
@@ -258,7 +215,7 @@ def _patches(file: WeightFile, prefix: str) -> tuple[int, int, int]:
 
 
 def _mlp_dim(file: WeightFile, stem: str) -> int:
-    for names in (*SPELLINGS.values(), _DINOV3):
+    for names in SPELLINGS.values():
         key = f"{stem}0.{names.get('mlp.fc2', ('',))[0]}.weight"
         if key in file.shapes:
             return file.shapes[key][-1]
@@ -272,7 +229,7 @@ def _heads_and_epsilon(file: WeightFile, *, scaled: bool) -> tuple[int, float]:
     """
     config, hints, dinov3 = file.config, file.hints, _is_dinov3(file)
     family = "dinov3_vit" if dinov3 else "dinov2" if scaled else ""
-    default = _EPSILON.get(config.get("model_type") or family)
+    default = HUGGING_FACE["epsilon"].get(config.get("model_type") or family)
     epsilon = hints.get("layer_norm_eps", config.get("layer_norm_eps", default))
     heads = hints.get("num_heads") or config.get("num_attention_heads")
     fact, option, stated = "epsilon of the norms", "layer_norm_eps=...", epsilon is not None
@@ -292,10 +249,10 @@ def _activation(file: WeightFile) -> Activation:
     """GELU's form by the user's word or config.json. UserError for another activation."""
     if "activation" in file.hints:
         return file.hints["activation"]
-    name = file.config.get("hidden_act", "gelu")
-    if name not in _ACTIVATIONS:
-        raise UserError(f"{file.path}: hidden_act={name!r} is not one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
+    name, known = file.config.get("hidden_act", "gelu"), HUGGING_FACE["activations"]
+    if name not in known:
+        raise UserError(f"{file.path}: hidden_act={name!r} is not one of {', '.join(known)}")
+    return known[name]
 
 
 def _rotary(file: WeightFile) -> Rotary:

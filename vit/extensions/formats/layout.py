@@ -1,4 +1,4 @@
-"""How one project's tensors become another's: a table of rules, read forwards and backwards.
+"""Rules by which one project's tensors become another's, read forwards and backwards.
 
 A source lists its rules once (`Rule("blocks.0.attn.qkv.weight", (query, key, value), JOINED)`);
 loading runs them from left to right and exporting from right to left, so the two agree.
@@ -41,7 +41,7 @@ HALVES = Op(lambda *ts: torch.cat(ts), lambda t: t.chunk(2))
 
 @dataclass(frozen=True)
 class Rule:
-    """One of our tensors and those that it is made from."""
+    """A tensor of ours, and those of a file that it is made from."""
 
     ours: str
     theirs: tuple[str, ...]

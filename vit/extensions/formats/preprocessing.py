@@ -3,13 +3,20 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from vit.errors import UserError
 from vit.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, CropRounding, Preprocess
 
 _PILLOW = {2: "bilinear", 3: "bicubic"}
 """Pillow's numbers of its filters."""
+HUGGING_FACE: dict[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("huggingface.yaml").read_text(encoding="utf-8")
+)
+"""Tables of the library; the file explains them."""
 
 
 class Inexpressible(UserError):
@@ -32,31 +39,11 @@ def squashed(size: tuple[int, int]) -> dict[str, Any]:
 
 
 def of_imagenet(size: tuple[int, int], **fields: Any) -> dict[str, Any]:
-    """With ImageNet's mean and standard deviation; `fields`: of Preprocess."""
+    """Preparation with ImageNet's mean and standard deviation; `fields`: of Preprocess."""
     return Preprocess(image_size=size, mean=IMAGENET_MEAN, std=IMAGENET_STD, **fields).to_dict()
 
 
-# Image processor of transformers 5.23 -> its defaults. All do the same steps with what they are
-# given: resize, crop, rescale, normalise; a size of one number is an edge for those of CLIP.
-_CLIP: dict[str, Any] = {
-    "size": {"shortest_edge": 224},
-    "crop_size": 224,
-    "do_center_crop": True,
-    "resample": 3,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-_PROCESSORS: dict[str, dict[str, Any]] = {
-    "ViT": {"size": 224},
-    "DeiT": {"size": 256, "crop_size": 224, "do_center_crop": True, "resample": 3},
-    "Siglip": {"size": 224, "resample": 3},
-    "DINOv3ViT": {"size": 224, "image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD},
-    "Bit": _CLIP,
-    "CLIP": _CLIP,
-}
 _SUFFIXES = re.compile("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$")
-# Settings of other processors, which change images where they are on.
-_OTHERS = ("crop_pct", "do_flip_channel_order", "do_pad", "keep_aspect_ratio", "offset")
 
 
 def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
@@ -70,13 +57,13 @@ def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str,
     if not values:
         return None
     kind = values.get("image_processor_type", values.get("feature_extractor_type"))
-    usual = _PROCESSORS.get(_SUFFIXES.sub("", kind or ""))
+    usual = HUGGING_FACE["processors"].get(_SUFFIXES.sub("", kind or ""))
     if kind is not None and usual is None:
         raise _unlike("image_processor_type", kind)
-    is_edge = usual is _CLIP
+    is_edge = usual is HUGGING_FACE["processors"]["CLIP"]
     if usual is None:  # without a type a crop that is given is done
         usual = {"size": _sides(size), "do_center_crop": "crop_size" in values}
-    for name in _OTHERS:
+    for name in HUGGING_FACE["unsupported"]:
         if values.get(name):
             raise _unlike(name, values[name])
     values = {

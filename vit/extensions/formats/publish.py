@@ -1,7 +1,10 @@
 """Uploading a trained model to the Hugging Face hub, with a card that says what it is."""
 
 import json
+from functools import partial
 from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
 
 from vit.errors import UserError, needed, some_of
 from vit.weights.names import TRAINED_ON
@@ -15,44 +18,20 @@ _SHOWN_CLASSES = 50
 
 
 def model_card(directory: str | Path, repository: str) -> str:
-    """README.md of `org/name` for a run or model directory of ours."""
+    """README.md of `org/name` for a run or model directory of ours, by card.md.jinja."""
     info = inspect_pretrained(_model_directory(directory))
-    extra = info.extra
-    lines = [
-        "---",
-        "library_name: vitkit",
-        "pipeline_tag: image-classification",
-        "tags: [vision-transformer, image-classification]",
-        "---",
-        f"# {repository.rpartition('/')[2]}",
-        "",
-        "A Vision Transformer (arXiv:2010.11929) or its ResNet baseline, trained with `vitkit`.",
-        "",
-        "```python",
-        "import vit  # pip install vitkit",
-        "",
-        f'classifier = vit.load("hf://{repository}")',
-        'classifier.predict("photo.jpg", top=5)',
-        f'backbone = vit.create_model(pretrained="hf://{repository}", num_classes=0)',
-        "```",
-        "",
-    ]
-    for key in ("recipe", "data", "source"):
-        if value := extra.get(key):
-            text = f"```json\n{json.dumps(value, indent=1)}\n```"
-            text = value if isinstance(value, str) else text
-            lines += [f"## {key.capitalize()}", "", text, ""]
-    metrics = extra.get("metrics") or {}
-    if metrics:
-        lines += ["## Metrics", "", "| metric | value |", "|---|---|"]
-        values = ((k, f"{v:.4g}" if isinstance(v, float) else v) for k, v in metrics.items())
-        lines += [f"| {name} | {value} |" for name, value in values]
-        lines.append("")
-    if info.classes:
-        shown = some_of(info.classes, _SHOWN_CLASSES)
-        lines += [f"## Classes ({len(info.classes)})", "", shown, ""]
-    described = json.dumps(info.config.to_dict(), indent=1)
-    return "\n".join([*lines, "## Architecture", "", "```json", described, "```", ""])
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["indented"] = partial(json.dumps, indent=1)
+    return environment.get_template("card.md.jinja").render(
+        name=repository.rpartition("/")[2],
+        repository=repository,
+        extra=info.extra,
+        classes=info.classes,
+        shown=some_of(info.classes or (), _SHOWN_CLASSES),
+        architecture=info.config.to_dict(),
+    )
 
 
 def _model_directory(directory: str | Path) -> Path:

@@ -31,7 +31,7 @@ _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 
 @dataclass(frozen=True, kw_only=True)
 class Published(NamedWeights):
-    """One row of the table. The fields that end in `source`, and `images`, are keys of `pages`."""
+    """Row of the table. The fields that end in `source`, and `images`, are keys of `pages`."""
 
     name: str
     """NAME.TAG."""
@@ -131,7 +131,7 @@ class Published(NamedWeights):
         ).to_dict()
 
     def place(self, folder: Path | None = None) -> Path:
-        """Where its file is kept. `folder`: by default `vit.cache.cache_directory()`."""
+        """Place of its file. `folder`: by default `vit.cache.cache_directory()`."""
         file_name = self.address.rpartition("/")[2]
         return (folder or cache_directory()) / "weights" / self.name / file_name
 
@@ -223,7 +223,7 @@ class PublishedNames(Names):
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, Published]:
-    """Every row by its name, in the order of the file."""
+    """Rows by their names, in the order of the file."""
     rows = {}
     for name, row in listing()["weights"].items():
         row |= {"mean": tuple(row["mean"]), "std": tuple(row["std"])}
@@ -264,7 +264,7 @@ def _objects(rows: list[Published]) -> str:
     """JSON, with addresses of pages for their keys."""
     links = listing()["pages"]
 
-    def linked(value: Any) -> Any:
+    def linked(value: object) -> Any:
         return links.get(value, value) if isinstance(value, str) else value
 
     texts = [{key: linked(value) for key, value in asdict(row).items()} for row in rows]

@@ -48,7 +48,7 @@ class Rotary:
 
     @classmethod
     def of(cls, values: object) -> "Rotary":
-        """From plain JSON types."""
+        """Rotary positions from plain JSON types."""
         if isinstance(values, Rotary):
             return values
         if not isinstance(values, Mapping):
@@ -99,7 +99,7 @@ class RotaryEmbedding(nn.Module):
         self.rotary, self.head_size = rotary, head_size
 
     def forward(self, grid: tuple[int, int], like: Tensor) -> Rotation:
-        """For (rows, columns) of patches, on the device of `like`, in float32 at least."""
+        """Rotation for (rows, columns) of patches, on the device of `like`, in float32 at least."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         count = self.head_size // 4
         exponents = torch.arange(count, dtype=torch.float32, device=like.device) / count

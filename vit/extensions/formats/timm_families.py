@@ -1,8 +1,8 @@
 """Facts about timm's models that no tensor shows: heads, GELU, pooling, rotary positions.
 
 timm describes a file by an architecture and the arguments that were changed (`architecture` and
-`model_args` of config.json). Architectures that give the same logits here are listed below; every
-other one is refused. A test compares the list with timm's own entries.
+`model_args` of config.json). Architectures that give the same logits here are in families.yaml, and
+a test compares them with timm's own entries; every other one is refused.
 Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,resnetv2,eva}.py.
 """
 
@@ -11,90 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit.errors import UserError
-from vit.extensions.formats.facts import SIZES, heads_of_width
-from vit.extensions.formats.refusals import refused
+from vit.extensions.formats.facts import heads_of_width
+from vit.extensions.formats.refusals import FAMILIES, refused
 from vit.extensions.formats.rotary import Rotary
 from vit.models.config import Activation, ViTConfig
 from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 
-# Architectures whose width or heads are not those of the size in their name.
-_EXCEPTIONS = {
-    "test_vit": (64, 2),
-    "test_vit2": (64, 2),
-    "vit_base_patch16_gap": (768, 16),
-    "vit_base_patch16_plus": (896, 14),
-    "vit_base_patch32_plus": (896, 14),
-    "vit_giant_patch14_dinov2": (1536, 24),
-    "vit_giant_patch14_reg4_dinov2": (1536, 24),
-    "vit_giant_patch14_reg1_tipsv2": (1536, 24),
-    "vit_giant_patch16_lingbot": (1536, 24),
-    "vit_huge_plus_patch16_dinov3": (1280, 20),
-    "vit_huge_plus_patch16_dinov3_qkvb": (1280, 20),
-    "vit_7b_patch16_dinov3": (4096, 32),
-}
-_WITHOUT_QKV_BIASES = re.compile(
-    r"miil|so150m2|(medium|betwixt)_patch16_gap|dinov3$|giant_patch16_lingbot"
-)
-_TANH = (
-    "base_patch32_siglip",
-    "large_patch16_siglip(_gap)?_512",
-    "so400m_patch16_siglip",
-    "giantopt_patch16_siglip",
-)
-# Pattern of an architecture without its image size -> its pooling. "S" is a name of SIZES.
-_EQUAL = (
-    (r"deit_S(_distilled)?_patch\d+", "token"),
-    (r"deit3_S_patch\d+", "token"),
-    (r"vit_S_patch\d+(_plus)?", "token"),
-    (r"vit_small_patch16_36x1", "token"),
-    (r"flexivit_S", "token"),
-    (r"eva_large_patch14", "avg"),
-    (r"vit_S_patch14(_reg4)?_dinov2", "token"),
-    (r"vit_S_patch14_reg1_tipsv2", "token"),
-    (r"vit_(base|giant|huge|medium|betwixt)_patch\d+_gap", "avg"),
-    (r"vit_S_patch16_reg[14]_gap", "avg"),
-    (r"vit_base_patch16_224_miil", "token"),
-    (r"vit_so150m_patch16_reg4_map", "map"),
-    (r"vit_S_patch\d+_siglip", "map"),
-    (r"vit_S_patch\d+_siglip_gap", "avg"),
-    (r"vit_S_(r26|r50)_s\d+", "token"),
-    (r"vit_tiny_r_s16_p8", "token"),
-    (r"vit_(S(_plus)?|7b)_patch16_dinov3(_qkvb)?", "avg"),
-    (r"vit_S_patch16_lingbot", "token"),
-    (r"test_vit", "token"),
-    (r"test_vit2", "avg"),
-)
 _BIT = re.compile(r"resnetv2_\d+x\d_bit")
-# Names that older versions of timm wrote.
-_RENAMED = (
-    (re.compile(r"^vit_deit_"), "deit_"),
-    (re.compile(r"_bitm$|_bit_(distilled|teacher)(_384)?$"), "_bit"),
-    (re.compile(r"^vit_base_resnet50(?=_(224|384)$)"), "vit_base_r50_s16"),
-)
-_OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
-# Arguments that change no logit, whose change the tensors show, or that are read below.
-_KNOWN = frozenset(
-    "num_heads global_pool act_layer img_size patch_size in_chans num_classes embed_dim depth "
-    "mlp_ratio qkv_bias qk_norm scale_attn_norm scale_mlp_norm proj_bias init_values class_token "
-    "pos_embed no_embed_class reg_tokens pre_norm final_norm fc_norm dynamic_img_size "
-    "strict_img_size weight_init fix_init drop_rate pos_drop_rate patch_drop_rate proj_drop_rate "
-    "attn_drop_rate drop_path_rate layers width_factor zero_init_last scriptable exportable "
-    "no_jit".split()
-)
-# Further ones of models with rotary positions, and the form of the positions, in timm's words.
-_KNOWN_OF_DINOV3 = frozenset(
-    "attn_type use_abs_pos_emb num_reg_tokens qkv_fused swiglu_mlp swiglu_align_to use_fc_norm "
-    "use_post_transformer_norm rope_temperature rope_shift_coords rope_jitter_coords "
-    "rope_rescale_coords".split()
-)
-ROTARY_FORM = {
-    "use_rot_pos_emb": True,
-    "rope_type": "dinov3",
-    "rope_rotate_half": True,
-    "rope_grid_indexing": "ij",
-    "rope_grid_offset": 0.0,
-}
 _GELU: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 _GATES = ("silu", "swish")
 
@@ -122,9 +46,9 @@ def architecture_of(file: WeightFile) -> str | None:
     name = file.config.get("architecture") or described(file).get("architecture")
     if name is None:
         return None
-    name = _OLD_TAGS.sub("", name.split(".")[0])
-    for pattern, new in _RENAMED:
-        name = pattern.sub(new, name)
+    name = name.split(".")[0]
+    for pattern, new in FAMILIES["renamed"].items():
+        name = re.sub(pattern, new, name)
     return name
 
 
@@ -150,13 +74,13 @@ def family_of(file: WeightFile) -> Family | None:
 def family(architecture: str) -> Family | None:
     """The family of an architecture that gives the same logits here; None for any other one."""
     stem = re.sub(r"_\d+$", "", architecture)
-    sizes = "|".join(SIZES)
-    for pattern, pool in _EQUAL:
-        if re.fullmatch(re.sub(r"(?<=[_(])S", f"({sizes})", pattern), stem) is None:
+    sizes = FAMILIES["sizes"]
+    for pattern, pool in FAMILIES["equal"].items():
+        if re.fullmatch(re.sub(r"(?<=[_(])S", f"({'|'.join(sizes)})", pattern), stem) is None:
             continue
-        size = next((part for part in stem.split("_") if part in SIZES), "")
-        width, heads = _EXCEPTIONS.get(stem) or SIZES[size]
-        tanh = any(re.search(part, architecture) for part in _TANH)
+        size = next((part for part in stem.split("_") if part in sizes), "")
+        width, heads = FAMILIES["exceptions"].get(stem) or sizes[size]
+        tanh = any(re.search(part, architecture) for part in FAMILIES["tanh"])
         return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
     return None
 
@@ -169,8 +93,8 @@ def is_bit(architecture: str) -> bool:
 def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
     """Rotary positions by the user's word or DINOv3's arguments; None without."""
     if "rotary" in file.hints:
-        given = file.hints["rotary"]
-        return None if given is None else Rotary.of(given)
+        hint = file.hints["rotary"]
+        return None if hint is None else Rotary.of(hint)
     if entry is None or not re.search("dinov3|lingbot", entry.architecture):
         return None
     values = arguments_of(file)
@@ -184,7 +108,7 @@ def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
 
 
 def epsilon(file: WeightFile, rotary: Rotary | None) -> float:
-    """Of the norms: timm's 1e-6, or DINOv3's 1e-5."""
+    """Epsilon of the norms: timm's 1e-6, or DINOv3's 1e-5."""
     return file.hints.get("layer_norm_eps", 1e-6 if rotary is None else 1e-5)
 
 
@@ -207,10 +131,12 @@ def check_arguments(
         "dynamic_img_pad": not arguments.get("dynamic_img_pad") or _divides(file, patch_size),
     }
     if rotary is not None:
-        harmless |= dict.fromkeys(_KNOWN_OF_DINOV3, True)
-        harmless |= {name: arguments.get(name) == value for name, value in ROTARY_FORM.items()}
+        harmless |= dict.fromkeys(FAMILIES["known_of_dinov3"].split(), True)
+        form = FAMILIES["rotary_form"].items()
+        harmless |= {name: arguments.get(name) == value for name, value in form}
+    known = FAMILIES["known"].split()
     for name, value in arguments.items():
-        if name not in _KNOWN and value is not None and not harmless.get(name):
+        if name not in known and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
 
 
@@ -262,7 +188,7 @@ def has_qkv_biases(file: WeightFile, entry: Family | None, rotary: Rotary | None
     """True if the queries, keys and values have biases."""
     if entry is None and rotary is not None and not rotary.key_bias:
         return False
-    has_biases = entry is None or _WITHOUT_QKV_BIASES.search(entry.architecture) is None
+    has_biases = entry is None or not re.search(FAMILIES["without_qkv_biases"], entry.architecture)
     return arguments_of(file).get("qkv_bias", has_biases) is not False
 
 

@@ -44,7 +44,7 @@ _NAMES_OF_PARTS = (
 
 
 def joined(ours: str, *, keyless: bool, split: bool) -> Rule | None:
-    """How DINOv3's tensors become one of ours that timm stores apart, None for any other.
+    """Rule for one of our tensors that timm's DINOv3 stores apart; None for any other.
 
     `keyless`: the keys have no biases; `split`: the gate and the value of the MLP are two layers.
     """

@@ -1,1 +1,4 @@
-"""`vit fit` as a function, for notebooks and scripts. Page: docs/your_own_loop.md."""
+"""`vit fit` as a function, for notebooks and scripts.
+
+Adds vit.fit, vit.from_recipe and vit.Run. Page: docs/your_own_loop.md.
+"""

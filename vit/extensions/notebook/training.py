@@ -54,12 +54,12 @@ class Run:
 def fit(
     recipe: str | Path | Sequence[str | Path] | None = None,
     *,
-    data: Any = None,
-    val: Any = None,
-    test: Any = None,
+    data: object = None,
+    val: object = None,
+    test: object = None,
     callbacks: "Sequence[Callback]" = (),
-    augment: Callable[["Image"], Any] | None = None,
-    **options: Any,
+    augment: Callable[["Image"], object] | None = None,
+    **options: object,
 ) -> Run:
     """Trains as `vit fit -c RECIPE --data.root DATA ...` does, and returns the finished run.
 

@@ -84,7 +84,7 @@ class Autoregressive(PatchPrediction):
         n = uniforms.shape[-1]
         sizes = 1 + (uniforms[:, 0, :1] * (n - 1) * self.prefix).long()
         chosen = torch.arange(1, n).maximum(sizes)
-        return Corruption(chosen=chosen, kept=chosen[:, :0], source=chosen, masked=chosen > 0)
+        return Corruption(chosen=chosen, seen=chosen[:, :0], source=chosen, masked=chosen > 0)
 
     def predict(self, patches: Tensor, grid: Grid, hidden: Corruption) -> Tensor:
         """Predicted pixels of the chosen patches, each by the output of the patch before it."""

@@ -103,13 +103,13 @@ class MaskedAutoencoder(PatchPrediction):
         if self.mask_in_encoder:
             tokens = encoder.encode(hidden(patches, token), grid)
         else:
-            tokens = encoder.encode(patches, grid, keep=hidden.kept)
+            tokens = encoder.encode(patches, grid, keep=hidden.seen)
         # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
         tokens = decoder.embed(encoder.fc_norm(tokens))
         prefix, seen = tokens.tensor_split([encoder.num_prefix_tokens], dim=1)
         if not self.mask_in_encoder:
             masks = token.to(seen.dtype).expand(*patches.shape[:2], -1)
-            seen = masks.scatter(1, hidden.kept[..., None].expand_as(seen), seen)
+            seen = masks.scatter(1, hidden.seen[..., None].expand_as(seen), seen)
         place = Place(*grid, encoder.num_prefix_tokens)
         return decoder(prefix, seen, hidden.chosen, place, encoder.activation_checkpointing)
 

@@ -37,7 +37,7 @@ class Corruption:
 
     chosen: Int[Tensor, "b m"]
     """Indices of the corrupted patches, in no order."""
-    kept: Int[Tensor, "b n_minus_m"]
+    seen: Int[Tensor, "b n_minus_m"]
     """Indices of the others."""
     source: Int[Tensor, "b m"]
     """The patch of the same image whose embedding each gets: another one, or its own."""
@@ -64,20 +64,20 @@ def draw_corruption(uniforms: Float[Tensor, "b 3 n"], fraction: float) -> Corrup
     """
     n = uniforms.shape[-1]
     m = max(round(fraction * n), 1)
-    chosen, kept = uniforms[:, 0].argsort(dim=-1).tensor_split([m], dim=-1)
+    chosen, seen = uniforms[:, 0].argsort(dim=-1).tensor_split([m], dim=-1)
     kind = uniforms[:, 1, :m]
     # 1 to n - 1 places further on, and around the end.
     other = (chosen + 1 + (uniforms[:, 2, :m] * (n - 1)).long()) % n
     swapped = (kind >= MASKED) & (kind < MASKED + SWAPPED)
     source = torch.where(swapped, other, chosen)
-    return Corruption(chosen=chosen, kept=kept, source=source, masked=kind < MASKED)
+    return Corruption(chosen=chosen, seen=seen, source=source, masked=kind < MASKED)
 
 
 def draw_masks(uniforms: Float[Tensor, "b 1 n"], number: int) -> Corruption:
     """Masks at all patches but the `number` of them with the smallest draws."""
     seen, chosen = uniforms[:, 0].argsort(dim=-1).tensor_split([number], dim=-1)
     masked = torch.ones_like(chosen, dtype=torch.bool)
-    return Corruption(chosen=chosen, kept=seen, source=chosen, masked=masked)
+    return Corruption(chosen=chosen, seen=seen, source=chosen, masked=masked)
 
 
 def rows(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:

@@ -6,7 +6,6 @@ Shapes: c channels, h w pixels.
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ class OwnChange(ColorChange):
         return _pixels(result, image)
 
 
-def _pixels(result: Any, image: Image.Image) -> Tensor:
+def _pixels(result: object, image: Image.Image) -> Tensor:
     if isinstance(result, Image.Image) and result.mode in ("RGB", "L"):
         result = to_tensor(result.convert("RGB"))
     kind = str(getattr(result, "dtype", type(result).__name__)).removeprefix("torch.")

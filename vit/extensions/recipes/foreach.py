@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, check_range
 from vit.training.optimizers.muon import Closure
@@ -21,7 +22,7 @@ from vit.weights.sealed import is_sharded
 class ForeachOptimizer(Optimizer, ABC):
     """Moves all parameters of a group that have gradients together."""
 
-    def __init__(self, params: Any, **defaults: Any) -> None:
+    def __init__(self, params: ParamsT, **defaults: Any) -> None:
         for name, value in defaults.items():
             if name == "betas":
                 for beta in value:
@@ -42,11 +43,11 @@ class ForeachOptimizer(Optimizer, ABC):
         return loss
 
     @abstractmethod
-    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         """Takes the step of these parameters of a group; `grads` are the rows of this process."""
 
     def _state(self, params: list[Tensor], *names: str) -> list[list[Tensor]]:
-        """This process's rows of the states, name by name; zeros before the first step."""
+        """Rows of this process of the states, name by name; zeros before the first step."""
         for p in params:
             if not self.state[p]:
                 self.state[p] = {name: torch.zeros_like(p) for name in names}
@@ -69,7 +70,7 @@ class LAMB(ForeachOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
@@ -77,7 +78,7 @@ class LAMB(ForeachOptimizer):
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         means, squares = self._state(params, "mean", "square")
         like, params = params[0], [local(p) for p in params]
         beta1, beta2 = group["betas"]
@@ -109,11 +110,11 @@ class SGDW(ForeachOptimizer):
     """
 
     def __init__(
-        self, params: Any, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0
+        self, params: ParamsT, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
-    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         [moments] = self._state(params, "momentum")
         params = [local(p) for p in params]
         torch._foreach_mul_(moments, group["momentum"])

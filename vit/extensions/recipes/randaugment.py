@@ -30,7 +30,7 @@ GRAY = (128, 128, 128)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How an operation that moves pixels fills what comes from outside, and between pixels."""
+    """Fill of what comes from outside, and filter between pixels, of operations that move them."""
 
     fill: tuple[int, ...]
     resample: Image.Resampling
@@ -38,7 +38,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of an image."""
+    """Change of an image."""
 
     apply: Callable[[Image.Image, float, Surroundings], Image.Image]
     """RGB image, argument -> RGB image of the same size."""

@@ -18,6 +18,7 @@ from vit.console import say
 from vit.data.batches import DEFAULT_BATCH
 from vit.errors import UserError, check_types
 from vit.runs.records import recorded_options
+from vit.training.image_classifier import ImageClassifier
 
 RESERVE = 0.05
 """Share of a GPU's memory that a trial leaves free, for fragmentation and communication."""
@@ -35,8 +36,8 @@ def computes_on_cpu(accelerator: str) -> bool:
 def batch_by_trial(
     config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None
 ) -> list[Callback]:
-    """As vit.runs.batch.BatchByWord: the recipe's number for now, and its trial; a resumed run
-    keeps its batch. UserError on a CPU."""
+    """Row of the table `values`: the recipe's number for now, and its trial; a resumed run keeps
+    its batch. UserError on a CPU."""
     data, trainer = config.data, config.trainer
     if computes_on_cpu(trainer.accelerator or "auto"):
         raise UserError(
@@ -113,9 +114,8 @@ def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
     copy.trainer = trainer
     copy.setup("fit")  # which loads a teacher
     copy = precision.convert_module(copy).to(device).train()
-    teacher = getattr(copy, "teacher", None)
-    if teacher is not None:
-        teacher.to(device, next(copy.parameters()).dtype)
+    if isinstance(copy, ImageClassifier) and copy.loss.teacher is not None:
+        copy.loss.teacher.to(device, next(copy.parameters()).dtype)
     # For the buckets of ddp or the first weights of an average, and for fragmentation.
     reserve = 4 * sum(p.numel() for p in copy.parameters() if p.requires_grad)
     if device.type == "cuda":

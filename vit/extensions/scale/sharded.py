@@ -34,7 +34,7 @@ TRAINING_ONLY = ("optimizer_states", "current_model_state")
 """Entries of a checkpoint that scoring does not need."""
 
 
-def save_sharded(checkpoint: dict[str, Any], path: Path) -> None:
+def save_sharded(checkpoint: dict[str, object], path: Path) -> None:
     """Writes a checkpoint with DTensors as a folder; every process calls it.
 
     The first process gives the folder its name when all have written, so that it is there whole
@@ -113,8 +113,8 @@ def _check_folder(path: Path) -> None:
     name = DIGESTS
     try:
         digests: dict[str, str] = json.loads((path / DIGESTS).read_bytes())
-        there = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
-        for name in sorted(digests.keys() | there):
+        names = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
+        for name in sorted(digests.keys() | names):
             if digest_of(path / name) != digests.get(name):
                 raise ValueError("it has changed since it was saved")
     except (OSError, ValueError, AttributeError) as error:
@@ -126,11 +126,11 @@ class _Writer(dcp.HuggingFaceStorageWriter):
     """Writes to a temporary folder; the first process completes it and gives it its name."""
 
     target: Path
-    rest: dict[str, Any]
+    rest: dict[str, object]
 
     @override
     def write_data(self, plan: Any, planner: Any) -> Future[Any]:
-        """Every process's part; the results are pairs of file name and SHA-256."""
+        """Writes a process's part; the results are pairs of file name and SHA-256."""
         written = super().write_data(plan, planner).wait()
         files = {result.storage_data.relative_path for result in written}
         digests: Future[Any] = Future()
@@ -139,7 +139,8 @@ class _Writer(dcp.HuggingFaceStorageWriter):
 
     @override
     def finish(self, metadata: Any, results: list[Any]) -> None:
-        """The first process's part, when all have written; an error is raised in all."""
+        """Completes the folder in the first process, when all have written; an error is raised in
+        all."""
         folder = Path(self.path)
         write_torch(folder / REST, self.rest)
         digests = dict(sorted(pair for pairs in results for pair in pairs))
@@ -155,7 +156,7 @@ def _files(shards: dict[str, DTensor]) -> dict[str, int]:
     return {name: 1 + end // FILE_BYTES for name, end in zip(shards, ends, strict=True)}
 
 
-def _mapped(tree: Any, change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
+def _mapped(tree: object, change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
     """Dicts, lists and tuples in each other with changed tensors, named as paths are."""
     if isinstance(tree, Tensor):
         return change(name, tree)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vit.errors import UserError, check_types, needed
+from vit.errors import UserError, check_types
 from vit.extensions.serving.answers import Row, printable_name
 from vit.extensions.serving.sole_writer import sole_writer
 from vit.inference.classifier import Classifier, PredictOptions
@@ -56,15 +56,6 @@ def columns(classifier: Classifier, asked: PredictOptions, *, features: bool) ->
     labels = ["labels"] if classifier.multilabel else []
     more = [name for answer in asked.answers.values() for name in answer.fields]
     return ["image", *best, *labels, *more, "error", *(["features"] if features else [])]
-
-
-def check_answer_file(out: Path, *, features: bool) -> None:
-    """Raises UserError for a place that cannot be used."""
-    if features and out.suffix != ".parquet":
-        raise UserError(f"--features needs a folder of Parquet files: --out {out.stem}.parquet")
-    if out.suffix == ".parquet":
-        needed("pyarrow", "parquet")
-    writable(out.parent, "--out")
 
 
 @contextmanager

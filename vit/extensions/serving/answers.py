@@ -40,7 +40,7 @@ def printable_name(path: str) -> str:
 
 @dataclass
 class Tally:
-    """What was done, and the seconds that it took."""
+    """Pictures that were answered, and seconds that it took."""
 
     pictures: int = 0
     unreadable: int = 0

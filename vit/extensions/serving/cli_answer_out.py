@@ -9,18 +9,23 @@ from pathlib import Path
 from vit.cli.arguments import pictures
 from vit.console import say
 from vit.data.sources import PathList
-from vit.errors import UserError
-from vit.extensions.serving.answer_files import ALL, check_answer_file, columns, identity, opened
+from vit.errors import UserError, needed
+from vit.extensions.serving.answer_files import ALL, columns, identity, opened
 from vit.extensions.serving.answers import answer
 from vit.inference.classifier import Classifier, PredictOptions
 from vit.tables import rows
+from vit.writing import writable
 
 
 class AnswerFile:
     """A file of --out, whose suffix is that of a row of the table `answer_files`."""
 
     def __init__(self, out: Path, options: argparse.Namespace) -> None:
-        check_answer_file(out, features=options.features)
+        if options.features and out.suffix != ".parquet":
+            raise UserError(f"--features needs a folder of Parquet files: --out {out.stem}.parquet")
+        if out.suffix == ".parquet":
+            needed("pyarrow", "parquet")
+        writable(out.parent, "--out")
         if options.spreadsheet and out.suffix != ".csv":
             raise UserError(f"--spreadsheet is for a CSV: --out {out.stem}.csv")
         self._out, self._options = out, options

@@ -77,11 +77,11 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
         origin = f"{len(images or ()):,} held-out images of the run"
     result = export(weights_of(options.model), check=images, origin=origin, **target)
     line = f"{result.detail}; {result.proof.line()}"
-    _show(result, options.json, vars(result.proof), line)
+    _show(result, options.json, result.proof.to_dict(), line)
 
 
 def _held_out(run: Path, count: int) -> list[Any]:
-    """At most so many images drawn of val, or else of test; [] if the data is gone."""
+    """Images, at most `count`, drawn from val, or else from test; [] if the data is gone."""
     from vit.data.module import ImageData
     from vit.data.sampler import evaluated
     from vit.inference.lineage import known_by
@@ -108,32 +108,36 @@ def _int8(options: Namespace, target: dict[str, Any]) -> None:
     most = MAX_DROP if options.max_drop is None else options.max_drop
     model, folders = weights_of(options.model), {"calibration": options.int8, "check": check}
     result = export_int8(model, max_drop=most, **folders, **target)
-    found = result.accuracy
-    about: dict[str, Any] = {"images": found.count, "drop": found.drop, "interval": found.interval}
+    accuracy = result.accuracy
+    about: dict[str, Any] = {
+        "images": accuracy.count,
+        "drop": accuracy.drop,
+        "interval": accuracy.interval,
+    }
     proofs = {"float32": result.proof, "int8": result.int8}
     lines = [f"{name:8} {proof.line()}" for name, proof in proofs.items()]
-    lines.append(f"accuracy on {found.count:,} images of {check}, 95 % intervals in brackets:")
-    for name, right in (("float32", found.before), ("int8", found.after)):
-        low, high = wilson_interval(right, found.count)
-        about[name] = {"accuracy": right / found.count, "interval": [low, high]}
-        about[name] |= {"comparison": vars(proofs[name])}
-        lines.append(f"{name:8} {right / found.count:.2%} ({low:.2%} to {high:.2%})")
-    low, high = found.interval
+    lines.append(f"accuracy on {accuracy.count:,} images of {check}, 95 % intervals in brackets:")
+    for name, right in (("float32", accuracy.before), ("int8", accuracy.after)):
+        low, high = wilson_interval(right, accuracy.count)
+        about[name] = {"accuracy": right / accuracy.count, "interval": [low, high]}
+        about[name] |= {"comparison": proofs[name].to_dict()}
+        lines.append(f"{name:8} {right / accuracy.count:.2%} ({low:.2%} to {high:.2%})")
+    low, high = accuracy.interval
     lines.append(
-        f"drop     {found.drop:.2f} points ({low:.2f} to {high:.2f}): {found.lost:,} images lost, "
-        f"{found.gained:,} gained"
+        f"drop     {accuracy.drop:.2f} points ({low:.2f} to {high:.2f}): {accuracy.lost:,} images "
+        f"lost, {accuracy.gained:,} gained"
     )
     about["in_calibration"] = result.in_calibration
     if count := result.in_calibration:
         lines.append(f"{count:,} of these images are of the calibration: others may lose more")
-    about["sees_max_drop"] = found.sees(most)
-    if not found.sees(most):
+    about["sees_max_drop"] = accuracy.sees(most)
+    if not accuracy.sees(most):
         lines.append(f"the folder is too small to see a drop of {most:g} points; give more images")
     _show(result, options.json, about, result.detail, *lines)
 
 
-def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str) -> None:
-    """What was written, for people or for programs."""
+def _show(result: "Exported", as_json: bool, about: dict[str, object], *lines: str) -> None:
+    """Prints what was written, for people or for programs."""
     files = [str(file) for file in result.files]
     if as_json:
         print(json.dumps({"files": files, **about, "detail": result.detail}, indent=2))

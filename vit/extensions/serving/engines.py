@@ -71,7 +71,7 @@ class Description:
 
     @classmethod
     def from_json(cls, text: str) -> "Description":
-        """Of the text of `to_json`."""
+        """Description from the text of `to_json`."""
         values = json.loads(text)
         return cls(**{**values, "preprocess": Preprocess.from_dict(values["preprocess"])})
 
@@ -91,8 +91,8 @@ class Engine:
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """The named tensors, for images `b c h w` that the preprocessing has cut."""
-        found = self.run(images.permute(0, 2, 3, 1).contiguous().numpy())
-        return {name: torch.from_numpy(array) for name, array in found.items()}
+        outputs = self.run(images.permute(0, 2, 3, 1).contiguous().numpy())
+        return {name: torch.from_numpy(array) for name, array in outputs.items()}
 
     def check_device(self, device: str | torch.device) -> None:
         """UserError for another device than the CPU."""
@@ -267,10 +267,10 @@ def check_seal(path: Path) -> None:
 
 
 def _sealed(path: Path) -> tuple[int, str, str]:
-    """Where the digest stands in a file; what stands there, "" in a foreign file; what should."""
+    """Place of the digest in a file; the one that is there, "" in a foreign file; the right one."""
     content = path.read_bytes()
-    found = _SEAL.match(content, content.rfind(b"digest"))
-    start, end = found.span(1) if found else (0, 0)
+    match = _SEAL.match(content, content.rfind(b"digest"))
+    start, end = match.span(1) if match else (0, 0)
     whole = hashlib.sha256(memoryview(content)[:start])
     whole.update(b"0" * (end - start))
     whole.update(memoryview(content)[end:])

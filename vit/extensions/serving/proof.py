@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image
 
 from vit.console import Meter
 from vit.data.decode import open_input
@@ -42,19 +42,24 @@ class Proof:
     count: int
     origin: str
     """Where the pictures are from."""
-    own: float | None = None
+    in_float32: float | None = None
     """Where float32 is not exact enough, `difference` is from PyTorch in float64, and this is that
     of PyTorch in float32."""
 
     @property
     def passed(self) -> bool:
         """Equal within float32's rounding."""
-        allowed = max(TOLERANCE, min(FACTOR * (self.own or 0.0), CEILING))
+        allowed = max(TOLERANCE, min(FACTOR * (self.in_float32 or 0.0), CEILING))
         return self.difference <= allowed and self.agreeing == self.count
 
+    def to_dict(self) -> dict[str, object]:
+        """Fields by their names in JSON."""
+        return {"own" if name == "in_float32" else name: each for name, each in vars(self).items()}
+
     def line(self) -> str:
-        """For people."""
-        exact = f" from float64 (PyTorch in float32: {self.own:.1e})" if self.own else ""
+        """Sentence for people."""
+        error = self.in_float32
+        exact = f" from float64 (PyTorch in float32: {error:.1e})" if error else ""
         return (
             f"{self.origin}: largest difference{exact} {self.difference:.1e} of the largest "
             f"output, {self.agreeing} of {self.count} answers equal"
@@ -79,21 +84,21 @@ def prove(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
     if all(difference <= TOLERANCE for difference in apart.values()):  # NaN is not
         return proof
     exact = partial(in_pytorch, copy.deepcopy(graph).double())
-    own, _ = _compared(exact, partial(in_pytorch, graph), pictures)
+    ours, _ = _compared(exact, partial(in_pytorch, graph), pictures)
     apart, _ = _compared(exact, run, pictures)
-    shares = [apart[name] / max(own[name], TOLERANCE / FACTOR) for name in apart]
+    shares = [apart[name] / max(ours[name], TOLERANCE / FACTOR) for name in apart]
     worst = list(apart)[int(np.argmax(shares))]  # NaN counts as the largest
-    return replace(proof, difference=apart[worst], own=own[worst])
+    return replace(proof, difference=apart[worst], in_float32=ours[worst])
 
 
 def compare(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
-    """How far `run` is from the graph in PyTorch in float32 on pictures `n h w c`."""
+    """Distance of `run` from the graph in PyTorch in float32 on pictures `n h w c`."""
     apart, agreeing = _compared(partial(in_pytorch, graph), run, pictures)
     return Proof(max(apart.values()), agreeing, len(pictures), origin)
 
 
 def in_pytorch(graph: Graph, pixels: np.ndarray) -> Arrays:
-    """What the graph answers."""
+    """Answers of the graph."""
     with torch.inference_mode():
         outputs = graph(torch.from_numpy(pixels))
     return {name: t.numpy() for name, t in zip(graph.names, outputs, strict=True)}
@@ -139,23 +144,13 @@ def answers(outputs: Arrays) -> np.ndarray:
 
 
 def drawn(preprocess: Preprocess) -> np.ndarray:
-    """20 pictures `n h w c` of the same shapes, colours and noise in every call, from one seed."""
-    random, count = np.random.default_rng(0), preprocess.channels
+    """20 pictures `n h w c` of one seed: noise on 2 to 40 cells a side, smoothly enlarged."""
+    random, channels, images = np.random.default_rng(0), preprocess.channels, []
     height, width = preprocess.image_size
-    images: list[Any] = []
-    for _ in range(20):
-        low, high = sorted(random.integers(0, 256, (2, 3)).tolist())
-        ramp = np.linspace(low, high, width)[None].repeat(height, 0)
-        image = Image.fromarray(ramp.astype(np.uint8))
-        pen = ImageDraw.Draw(image)
-        for shape in (pen.ellipse, pen.rectangle) * 3:
-            left, right = sorted(random.integers(-width // 4, width * 5 // 4, 2).tolist())
-            top, bottom = sorted(random.integers(-height // 4, height * 5 // 4, 2).tolist())
-            shape((left, top, right, bottom), fill=tuple(random.integers(0, 256, 3).tolist()))
-        image = image.filter(ImageFilter.GaussianBlur(float(random.uniform(0, width / 50))))
-        noise = random.normal(0, random.uniform(0, 20), (height, width, 3))
-        pixels = (np.asarray(image) + noise).clip(0, 255).astype(np.uint8)
-        if count is not None:  # values of the model's own scale, from the gray of the picture
+    for cells in range(2, 42, 2):
+        noise = Image.fromarray(random.integers(0, 256, (cells, cells, 3), dtype=np.uint8))
+        pixels = np.asarray(noise.resize((width, height), Image.Resampling.BICUBIC))
+        if channels is not None:  # values of the model's own scale, from the gray of the picture
             gray = (pixels.mean(-1, keepdims=True) / 255 - 0.5) * 4
             pixels = gray * np.asarray(preprocess.std) + np.asarray(preprocess.mean)
             pixels = pixels.astype(np.float32)

@@ -51,7 +51,7 @@ FEWEST, MOST = 32, 300
 
 @dataclass(frozen=True)
 class Quantized(Exported):
-    """What `export_int8` wrote. `proof` is of the file in float32 that was quantised."""
+    """Result of `export_int8`. `proof` is of the file in float32 that was quantised."""
 
     int8: Proof
     """Of the file in int8, on the same pictures."""

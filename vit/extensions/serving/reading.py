@@ -20,7 +20,7 @@ def range_loader(
     start: int = 0,
     num_workers: int | None = None,
 ) -> DataLoader[Any]:
-    """What `read` makes of `size` positions at a time, in order, from `start` up to `total`.
+    """Batches `read(range)` over `size` positions at a time, in order, from `start` to `total`.
 
     `num_workers` processes read, by default one per core; none for one batch, which waits for
     nothing. The state of torch's generator stays as it is.
@@ -39,7 +39,7 @@ def range_loader(
 
 
 def reading_problem(source: str | NamedBytes, error: ImageError | MemoryError) -> str:
-    """What an error of opening a file says of it, without its name."""
+    """Text of an error of opening a file, without the file's name."""
     if isinstance(error, MemoryError):
         return "not enough memory to open it"
     name = source.name if isinstance(source, NamedBytes) else source

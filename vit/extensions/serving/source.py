@@ -1,4 +1,4 @@
-"""What is exported: a model with its preprocessing, its classes and where it is from."""
+"""Models to export: network, preprocessing, classes and origin."""
 
 from collections.abc import Iterable
 from importlib.metadata import version

@@ -49,7 +49,7 @@ class Differs(RuntimeError):
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote."""
+    """Result of `export`."""
 
     files: list[Path]
     detail: str
@@ -62,7 +62,7 @@ def export(
     dst: str | Path,
     *,
     format: Format | None = None,
-    check: Sequence[Any] | None = None,
+    check: Sequence[object] | None = None,
     origin: str = "given pictures",
     opset: int | None = None,
     overwrite: bool = False,
@@ -119,9 +119,9 @@ def destination(path: Path, format: str | None, overwrite: bool) -> tuple[Path, 
         raise UserError(f"{path} is a folder; give another name")
     files = [path, page_of(path, format)]
     files += [path.with_suffix(".bin")] if format == "openvino" else []
-    there = [file for file in files if file.exists()]
-    if there and not overwrite:
-        raise UserError(f"{there[0]} is there already; give another name, or overwrite it")
+    existing = [file for file in files if file.exists()]
+    if existing and not overwrite:
+        raise UserError(f"{existing[0]} is there already; give another name, or overwrite it")
     writable(path.parent, "the folder")
     return path, format
 

@@ -1,3 +1,6 @@
-"""Images from tar shards, Parquet, addresses and Datasets of Python; files that are not
-RGB. Page: docs/data.md.
+"""Images from tar shards, Parquet files, addresses, lists with a column per class, and objects of
+Python; files that are not RGB.
+
+Adds these places to --data, --data.channels and vit.ImageData.of.
+Page: docs/data.md.
 """

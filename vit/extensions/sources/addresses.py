@@ -60,15 +60,10 @@ def check_address(root: str) -> None:
         raise UserError(f"data.root={root} cannot be read: {error}") from error
 
 
-def names_shards(root: str) -> bool:
-    """It is an address, or names shards that exist."""
-    return is_address(root) or bool(find_shards(root))
-
-
 def listed_shards(root: str) -> list[str]:
     """The tar shards of all splits; UserError if there are none."""
     check_source(None, root)
-    shards = [shard for found in find_shards(root).values() for shard in found]
+    shards = [shard for split in find_shards(root).values() for shard in split]
     if not is_tar(shards):
         raise UserError(f"{root} has no shards; give 'DIR/train-{{000..127}}.tar' or a folder")
     return shards
@@ -87,7 +82,7 @@ def expanded(pattern: str) -> list[str]:
 
 
 def is_tar(shards: Sequence[str]) -> bool:
-    """They are tar shards, and not none or files of Parquet."""
+    """True for tar shards, False for none and for files of Parquet."""
     return bool(shards) and shards[0].endswith(SUFFIX)
 
 
@@ -98,25 +93,25 @@ def find_shards(root: str) -> dict[str, list[str]]:
     folder of another kind. UserError for a pattern without one of its shards.
     """
     if is_address(root):
-        found = [shard for name in expanded(root) for shard in _on_network(name)]
+        files = [shard for name in expanded(root) for shard in _on_network(name)]
     else:
         root = os.path.abspath(os.path.expanduser(root))
-        found = _in_folder(root) if os.path.isdir(root) else _local(root)
-    found = [name for name in found if name.endswith(SUFFIX)] or found
+        files = _in_folder(root) if os.path.isdir(root) else _local(root)
+    files = [name for name in files if name.endswith(SUFFIX)] or files
     fixed = root if os.path.isdir(root) else re.split(r"[{*?\[]", root)[0].rpartition("/")[0]
     splits: dict[str, list[str]] = {}
-    for shard in found:
+    for shard in files:
         word = _SPLIT.search(shard.removeprefix(fixed).replace(os.sep, "/"))
         splits.setdefault(word[1] if word else "", []).append(shard)
     return splits
 
 
-def words_by_split(root: str, found: dict[str, list[str]]) -> dict[SplitName, str]:
+def words_by_split(root: str, shards: dict[str, list[str]]) -> dict[SplitName, str]:
     """The word of each split in `find_shards`; a note on shards of no split beside others."""
-    words = sorted(filter(None, found)) or list(found)
+    words = sorted(filter(None, shards)) or list(shards)
     splits = by_split(root, words)
-    if len(words) < len(found):
-        note(f"{root}: shards of no split left out: {some_of(map(os.path.basename, found['']))}")
+    if len(words) < len(shards):
+        note(f"{root}: shards of no split left out: {some_of(map(os.path.basename, shards['']))}")
     return splits
 
 
@@ -134,9 +129,9 @@ def _in_folder(folder: str) -> list[str]:
 
 def _local(pattern: str) -> list[str]:
     names = [pattern] if os.path.exists(pattern) else expanded(pattern)
-    found = {name: [name] if os.path.exists(name) else sorted(glob(name)) for name in names}
-    shards = [file for files in found.values() for file in files if file.endswith(_SUFFIXES)]
-    missing = [name for name, files in found.items() if not files]
+    matches = {name: [name] if os.path.exists(name) else sorted(glob(name)) for name in names}
+    shards = [file for files in matches.values() for file in files if file.endswith(_SUFFIXES)]
+    missing = [name for name, files in matches.items() if not files]
     if shards and missing:
         count = f"{len(missing):,} of {len(names):,} shards"
         raise UserError(f"data.root={pattern}: {count} are missing, such as {missing[0]}")
@@ -148,8 +143,8 @@ def _on_network(address: str) -> list[str]:
         return [address]
     with reaching(address) as (files, place):
         below = [""] if "*" in address else ["/*", "/*/*"]
-        found = [name for end in below for name in sorted(files.glob(place.rstrip("/") + end))]
-    return [files.unstrip_protocol(name) for name in found if name.endswith(_SUFFIXES)]
+        matches = [name for end in below for name in sorted(files.glob(place.rstrip("/") + end))]
+    return [files.unstrip_protocol(name) for name in matches if name.endswith(_SUFFIXES)]
 
 
 @contextmanager
@@ -176,7 +171,7 @@ def reaching(address: str) -> Iterator[tuple[Any, str]]:
 
 
 def _options(address: str) -> dict[str, Any]:
-    """Those of fsspec: aiohttp ends a request after five minutes, but a shard may take longer."""
+    """Options of fsspec: aiohttp ends a request after five minutes, but a shard may take longer."""
     if not address.startswith("http"):
         return {}
     from aiohttp import ClientTimeout
@@ -191,7 +186,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def retried(address: str, read: Callable[[Any, str], Content]) -> Content:
-    """What `read` makes of a file system and a path there; an error is tried again."""
+    """Result of `read(file system, path there)`; an error is tried again."""
     for pause in _PAUSES:
         with suppress(UserError), reaching(address) as (files, place):
             return read(files, place)
@@ -210,7 +205,7 @@ def cache_limit() -> int:
 
 
 def in_cache(address: str) -> Path:
-    """Where the cache keeps a copy of a file."""
+    """Place of a file's copy in the cache."""
     digest = blake2b(os.fsencode(address), digest_size=8).hexdigest()
     return cache_directory() / "shards" / f"{digest}-{os.path.basename(address)}"
 

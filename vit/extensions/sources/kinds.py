@@ -20,7 +20,7 @@ CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 class Shards(Source):
     """Tar shards, files of Parquet that hold pictures, and addresses, which have one of both."""
 
-    def takes(self, root: Any) -> bool:
+    def takes(self, root: object) -> bool:
         if not isinstance(root, str):
             return False
         from vit.extensions.sources.addresses import check_address, find_shards, is_address, is_tar
@@ -56,7 +56,7 @@ class Shards(Source):
 class Lists(Source):
     """Lists in a file of Parquet, or with other columns than path, label and split."""
 
-    def takes(self, root: Any) -> bool:
+    def takes(self, root: object) -> bool:
         if not isinstance(root, str) or not root.lower().endswith((*PARQUET, *CSV)):
             return False
         if not os.path.isfile(os.path.expanduser(root)):
@@ -74,7 +74,7 @@ class Lists(Source):
 class Objects(Source):
     """Images of a Python program."""
 
-    def takes(self, root: Any) -> bool:
+    def takes(self, root: object) -> bool:
         if not isinstance(root, tuple):
             return False
         from vit.extensions.sources.own import OwnImages

@@ -39,7 +39,7 @@ def listing_of(path: str, reading: Reading) -> Listing:
 
 
 def is_wide(path: str) -> bool:
-    """Whether a CSV file has other columns than path, label and split, once each. UserError if it
+    """True if a CSV file has other columns than path, label and split, once each. UserError if it
     cannot be read."""
     roles = sorted(map(str.lower, Table(path).header))
     return roles not in (["label", "path"], ["label", "path", "split"])
@@ -87,7 +87,7 @@ def open_parquet(path: str) -> Iterator[Any]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: object) -> Cell:
     if isinstance(value, list):
         return tuple(map(str, map(_cell, value)))
     return "" if value is None or value != value else str(value).strip()

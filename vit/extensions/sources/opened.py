@@ -5,14 +5,12 @@ Its items are (image, label), or mappings with a column of each, as Hugging Face
 Shapes: c channels, h w pixels.
 """
 
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
@@ -58,8 +56,8 @@ class OpenedImages(Opened):
         image = self._image(first)
         kind = str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
         if not isinstance(image, Image.Image | bytes) and kind != "uint8" and not arrays:
-            found = f"the image of {split}[0] is {kind}; give PIL images or uint8"
-            raise UserError(f"{found}, and leave ToTensor and Normalize out of the Dataset")
+            problem = f"the image of {split}[0] is {kind}; give PIL images or uint8"
+            raise UserError(f"{problem}, and leave ToTensor and Normalize out of the Dataset")
 
     def __getitem__(self, index: int) -> Any:
         """The image. Raises ImageError if the Dataset cannot read it, or gives it another label
@@ -90,7 +88,7 @@ class OpenedImages(Opened):
         return ["content", "path"] if is_file else []
 
     def in_blocks(self) -> tuple[np.ndarray, int] | None:
-        """What the Dataset says, if it does."""
+        """Blocks that the Dataset names, if it does."""
         if not hasattr(self.dataset, "in_blocks"):
             return None
         blocks, most = self.dataset.in_blocks()
@@ -107,17 +105,14 @@ class OpenedImages(Opened):
         # ImageNet's are tuples of synonyms, and two of its classes are cranes.
         return distinct([", ".join(n) if isinstance(n, tuple) else str(n).strip() for n in names])
 
-    def _names_in(self, dataset: Any) -> Any:
+    def _names_in(self, dataset: object) -> Any:
         feature = getattr(dataset, "features", {}).get(self._columns[1]) if self._features else None
         feature = getattr(feature, "feature", feature)  # a list of them
         return getattr(feature, "names", None) or getattr(dataset, "classes", None)
 
     def labels(self) -> tuple[Sequence[Any], bool]:
-        """Those that the Dataset lists, if DRAWN items have them, or else those of a pass over all
-        items; and whether a transform has changed them, so that they are no numbers of classes.
-
-        UserError if an item has another label each time.
-        """
+        """Labels that the Dataset lists, if DRAWN items have them, or else those of a pass over all
+        items; and whether a transform has changed them, so that they are no numbers of classes."""
         column, total = self._columns[1], len(self.dataset)
         raw, labels = (_listed(self.dataset, column, changed) for changed in (False, True))
         if labels is None or not self._is_right(labels):
@@ -129,34 +124,20 @@ class OpenedImages(Opened):
                     with self._naming(place):
                         labels.append(self.dataset[place][column])
                     meter.advance()
-            self._is_right(labels)
         self._labels = labels
         return labels, raw is not None and [*map(plain, raw)] != [*map(plain, labels)]
 
     def _is_right(self, labels: Sequence[Any]) -> bool:
-        """Whether DRAWN items have these labels, in two readings by other random numbers; UserError
-        if these differ."""
+        """True if DRAWN items that can be read have these labels."""
         if getattr(self.dataset, "lists_labels", False):
             return True
         drawn = np.random.default_rng(0).permutation(len(self.dataset))[:DRAWN].tolist()
         with isolate_rng():
-            first, second = (self._readings(drawn, seed) for seed in (0, 1))
-        for place in first.keys() & second.keys():
-            if first[place] != second[place]:
-                both = f"the label {first[place]!r}, and then {second[place]!r}"
-                raise UserError(f"{self.split}[{place}] has {both}; labels must not be random")
-        return all(label == plain(labels[place]) for place, label in first.items())
-
-    def _readings(self, places: list[int], seed: int) -> dict[int, Any]:
-        """The labels of the items that can be read, after the global seeds have been set."""
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        labels: dict[int, Any] = {}
-        for place in places:
-            with suppress(ImageError), self._naming(place):
-                labels[place] = plain(self.dataset[place][self._columns[1]])
-        return labels
+            for place in drawn:
+                with suppress(ImageError), self._naming(place):
+                    if plain(self.dataset[place][self._columns[1]]) != plain(labels[place]):
+                        return False
+        return True
 
     @contextmanager
     def _naming(self, place: int) -> Iterator[None]:
@@ -175,13 +156,13 @@ class OpenedImages(Opened):
 
     def _column(self, kind: str, *usual: str) -> str:
         """The column that has the type, or else a usual name. UserError if there is none."""
-        found = [n for n in self._first if type(self._features.get(n)).__name__ == kind]
-        if len(found) != 1:
-            found = [name for name in usual if name in self._first]
-        if not found:
+        names = [n for n in self._first if type(self._features.get(n)).__name__ == kind]
+        if len(names) != 1:
+            names = [name for name in usual if name in self._first]
+        if not names:
             columns = some_of(map(repr, self._first), 20)
             raise UserError(f"{self.split} has the columns {columns}; name one {usual[0]!r}")
-        return found[0]
+        return names[0]
 
 
 def distinct(names: list[str]) -> list[str]:
@@ -190,7 +171,7 @@ def distinct(names: list[str]) -> list[str]:
     return [name if counts[name] == 1 else f"{name} ({at})" for at, name in enumerate(names)]
 
 
-def _wholes(dataset: Any) -> list[Any]:
+def _wholes(dataset: object) -> list[Any]:
     """The Datasets of which a Subset or a ConcatDataset, in any nesting, is made."""
     if type(dataset) is Subset:
         return _wholes(dataset.dataset)

@@ -22,7 +22,7 @@ from vit.extensions.sources.opened import OpenedImages, plain
 
 
 class OwnImages:
-    """Images and labels that are given as objects.
+    """Images and labels as objects of Python.
 
     Each of `train`, `val` and `test` is a folder or CSV file, a list of (path, label), or a
     map-style Dataset. A label is text, a number, or a list of those. `train` may be a mapping of
@@ -33,22 +33,22 @@ class OwnImages:
 
     def __init__(self, train: Any, val: Any = None, test: Any = None) -> None:
         self.notes: list[str] = []
-        given: dict[Any, Any] = {"train": train}
+        sets: dict[Any, Any] = {"train": train}
         if isinstance(train, Mapping):
             words = sorted(name for name in train if name in SPLIT_WORDS)
-            given = {split: train[word] for split, word in by_split("data", words).items()}
+            sets = {split: train[word] for split, word in by_split("data", words).items()}
             others = some_of(repr(name) for name in train if name not in SPLIT_WORDS)
             self.notes += [f"left out, as neither train, val nor test: {others}"] if others else []
         more = {"val": val, "test": test}
-        self.given = given | {name: images for name, images in more.items() if images is not None}
+        self.given = sets | {name: images for name, images in more.items() if images is not None}
         for name, images in self.given.items():
             indexed = hasattr(images, "__len__") and hasattr(images, "__getitem__")
             if _is_path(images):
                 check_source(None, os.fspath(images))
             elif not indexed or isinstance(images, IterableDataset):
-                found = f"{name} is of type {type(images).__name__}"
+                problem = f"{name} is of type {type(images).__name__}"
                 raise UserError(
-                    f"{found}; give a folder, a list of (path, label), or a map-style Dataset"
+                    f"{problem}; give a folder, a list of (path, label), or a map-style Dataset"
                 )
             elif not len(images):
                 raise UserError(f"{name} has no images")
@@ -71,10 +71,10 @@ class OwnImages:
         train, names, notes = self.given["train"], [], [*self.notes]
         if _is_path(train):
             whole = Splitting(val_fraction=0, test_fraction=0)
-            found = find_splits(None, os.fspath(train), replace(reading, cut=whole))
-            model = ModelClasses(names=found.classes, multilabel=found.multilabel)
-            sets: dict[Any, Any] = found.present()
-            notes += found.notes
+            splits = find_splits(None, os.fspath(train), replace(reading, cut=whole))
+            model = ModelClasses(names=splits.classes, multilabel=splits.multilabel)
+            sets: dict[Any, Any] = splits.present()
+            notes += splits.notes
         else:
             reading.refuse_columns("train")
             rows = _Rows("train", train, reading)
@@ -107,17 +107,17 @@ class _Rows(Table):
     `names`: the classes by number, of a Dataset that does not name them.
     """
 
-    def __init__(self, split: str, given: Any, reading: Reading, names: Sequence[str] = ()) -> None:
+    def __init__(self, split: str, items: Any, reading: Reading, names: Sequence[str] = ()) -> None:
         self.path, self.folder, labelled = split, os.getcwd(), reading.has_classes
         self.header = ["path", "label"] if labelled else ["path"]
         self.several = False
         """A label is a list."""
-        self.names, self._given = names, given
-        self._name = getattr(given, "row_name", f"{split}/{{}}".format)
+        self.names, self._given = names, items
+        self._name = getattr(items, "row_name", f"{split}/{{}}".format)
         self._opened: OpenedImages | None = None
-        self._labels: Sequence[Any] = [None] * len(given)
-        if not isinstance(given, list | tuple) or not _is_path(_parts(given[0])[0]):
-            self._opened = OpenedImages(given, split, labelled=labelled, arrays=reading.arrays)
+        self._labels: Sequence[Any] = [None] * len(items)
+        if not isinstance(items, list | tuple) or not _is_path(_parts(items[0])[0]):
+            self._opened = OpenedImages(items, split, labelled=labelled, arrays=reading.arrays)
             if labelled:
                 self._labels, changed = self._opened.labels()
                 self.names = [] if changed else self._opened.class_names() or names
@@ -157,22 +157,22 @@ class _Rows(Table):
         self.several = True
         texts = tuple(self._text(each, number) for each in label)
         if len(set(texts)) < len(texts):
-            found = f"{self.place(number)} has a label twice in {shorten(label)}"
-            raise UserError(f"{found}; give numbers or names, not a row of zeros and ones")
+            problem = f"{self.place(number)} has a label twice in {shorten(label)}"
+            raise UserError(f"{problem}; give numbers or names, not a row of zeros and ones")
         return texts
 
-    def _text(self, label: Any, number: int) -> str:
+    def _text(self, label: object, number: int) -> str:
         value, known = plain(label), len(self.names)
         if isinstance(value, str) and value.strip():
             return value
         if not isinstance(value, int) or (known and not 0 <= value < known):
             rule = f"a number below {known:,}" if known else "a whole number"
-            found = f"{self.place(number)} has the label {shorten(repr(value))}"
-            raise UserError(f"{found}; a label is text, {rule}, or a list of those")
+            problem = f"{self.place(number)} has the label {shorten(repr(value))}"
+            raise UserError(f"{problem}; a label is text, {rule}, or a list of those")
         return self.names[value] if known else str(int(value))
 
     def classes(self) -> list[str]:
-        """Those that the Dataset names, or else the labels."""
+        """Classes that the Dataset names, or else the labels."""
         used = self._part.class_names()
         return list(self.names) if set(used) <= set(self.names) else used
 
@@ -183,5 +183,5 @@ class _Rows(Table):
         return self._part.images(model.names, model.multilabel, "train or the model lacks")[0]
 
 
-def _parts(item: Any) -> Sequence[Any]:
+def _parts(item: object) -> Sequence[Any]:
     return item if isinstance(item, tuple | list) and len(item) else (item,)

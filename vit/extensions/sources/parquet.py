@@ -60,11 +60,11 @@ class ParquetImages:
             if column is not None:
                 self.targets = data.to_table(columns=[column])[column].to_pylist()
             fragments = list(data.get_fragments())
-        self.classes = [] if column is None else _class_names(data.schema, column, files[0])
+        self.classes = [] if column is None else _class_names(data.schema, column)
         for file, each in zip(files, fragments, strict=True):
             if picture_leaf(each.physical_schema) != self._leaf:
                 raise UserError(f"{file} has no pictures in {self._leaf}, which {files[0]} has")
-            of_file = column and _class_names(each.physical_schema, column, file)
+            of_file = column and _class_names(each.physical_schema, column)
             if column is not None and of_file != self.classes:
                 raise UserError(f"{file} has other classes than {files[0]}, or in another order")
         self._files, counts = files, [each.count_rows() for each in fragments]
@@ -124,41 +124,34 @@ def picture_leaf(schema: Any) -> str | None:
     return None
 
 
-def _class_names(schema: Any, column: str, file: str) -> list[str]:
-    """The classes of a column by number, as Hugging Face's library writes them down; or [].
-
-    UserError for a description of another form.
-    """
+def _class_names(schema: Any, column: str) -> list[str]:
+    """The classes of a column by number, as Hugging Face's library writes them down; else []."""
     try:
         described = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
         feature = described.get("info", {}).get("features", {}).get(column, {})
         feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
         names = feature.get("names", [])
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            return names
-    except (ValueError, AttributeError, LookupError, RecursionError):
-        pass
-    raise UserError(
-        f"{file}: its metadata `huggingface` does not name classes as the library datasets writes "
-        "them; write the file again, without that metadata"
-    )
+    except (ValueError, AttributeError, LookupError):  # written by something else
+        return []
+    of_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if of_text else []
 
 
 def has_pictures(file: str) -> bool:
-    """Whether a file holds pictures, and not paths. UserError if it cannot be read."""
+    """True if a file holds pictures, and not paths. UserError if it cannot be read."""
     with open_parquet(file) as opened:
         return picture_leaf(opened.schema_arrow) is not None
 
 
 def parquet_splits(
-    root: str, found: dict[str, list[str]], reading: Reading
+    root: str, shards: dict[str, list[str]], reading: Reading
 ) -> dict[SplitName, ParquetImages]:
     """The pictures in files of Parquet that have been found, by their split; none of a split
     without labels (-1)."""
     splits: dict[SplitName, ParquetImages] = {}
-    for name, word in words_by_split(root, found).items():
+    for name, word in words_by_split(root, shards).items():
         column = reading.columns.label if reading.has_classes else None
-        images = ParquetImages(found[word], column)
+        images = ParquetImages(shards[word], column)
         if set(map(str, images.targets)) == {"-1"}:
             note(f"{root}: {name} left out: its labels are hidden (-1)")
         else:

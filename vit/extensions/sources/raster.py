@@ -49,9 +49,9 @@ _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 
 
 class Raster(Opener):
-    """All images with `channels`."""
+    """Opener of all images with `channels`."""
 
-    def open(self, source: Any, channels: int) -> Tensor:
+    def open(self, source: object, channels: int) -> Tensor:
         return open_raster(source, channels)
 
     def complete(
@@ -60,7 +60,7 @@ class Raster(Opener):
         return with_statistics(inputs, images, channels, remedy)
 
 
-def open_raster(source: Any, channels: int) -> Tensor:
+def open_raster(source: object, channels: int) -> Tensor:
     """float32 `c h w` from a path, a file's bytes, a PIL image or an array; such a tensor itself.
 
     Raises ImageError if it cannot be read, has another number of channels, or NaN or infinity.
@@ -166,7 +166,7 @@ def _deep_png(image: Image.Image, stream: Stream, name: str) -> np.ndarray:
 
 
 def _tiff(stream: Stream, name: str) -> np.ndarray:
-    """By Pillow if it keeps all values, else by tifffile."""
+    """Reads by Pillow if it keeps all values, else by tifffile."""
     with suppress(Image.UnidentifiedImageError):
         image = Image.open(stream)
         bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore

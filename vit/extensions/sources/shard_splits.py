@@ -17,20 +17,20 @@ from vit.extensions.sources.addresses import reaching, words_by_split
 from vit.extensions.sources.shards import CLASSES, ShardImages, listed_names, load_indices
 
 
-def shard_parts(root: str, reading: Reading, found: dict[str, list[str]]) -> Readers:
-    """A reader of each split in shards of `find_shards`."""
-    names = _class_names(next(iter(found.values()))[0])
+def shard_parts(root: str, reading: Reading, shards: dict[str, list[str]]) -> Readers:
+    """Reader of each split in shards of `find_shards`."""
+    names = _class_names(next(iter(shards.values()))[0])
     readers: Readers = {}
-    for split, word in words_by_split(root, found).items():
+    for split, word in words_by_split(root, shards).items():
         above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
-        readers[split] = partial(_read, where, found[word], names, above, reading)
+        readers[split] = partial(_read, where, shards[word], names, above, reading)
     return readers
 
 
 def _read(
     where: str, shards: list[str], names: list[str], above: str, reading: Reading
 ) -> Labelled:
-    """One split; UserError for a shard that cannot be read, or a label that is not in `names`."""
+    """Images of one split. UserError for an unreadable shard, or a label that `names` lacks."""
     indices = load_indices(shards)
     images = ShardImages(shards, indices)
     labels = [label for index in indices for label in index["label"].tolist()]

@@ -164,15 +164,15 @@ def load_indices(shards: list[str]) -> list[Index]:
 
     UserError for a shard that cannot be read.
     """
-    found = dict(zip(shards, read_indices(shards), strict=True))
-    if lacking := [shard for shard in shards if found[shard] is None]:
+    indices = dict(zip(shards, read_indices(shards), strict=True))
+    if lacking := [shard for shard in shards if indices[shard] is None]:
         say(f"shards without an index here: {len(lacking):,}; each is copied, or made by one read")
         make_indices(lacking)
-    return [found[shard] or read_index(shard) or index_of(shard) for shard in shards]
+    return [indices[shard] or read_index(shard) or index_of(shard) for shard in shards]
 
 
 def read_indices(shards: list[str]) -> list[Index | None]:
-    """What `read_index` finds for each; a server is asked for several at a time."""
+    """Results of `read_index` for each; a server is asked for several at a time."""
     with ThreadPoolExecutor(16) as pool:
         return list(pool.map(read_index, shards))
 
@@ -293,8 +293,8 @@ def _check_samples(shard: str, keys: list[str], names: list[str], labels: dict[s
     counts = Counter(keys)
     for key in [*labels, *keys] if labels else []:
         if (count := counts[key]) != 1 or key not in labels:
-            found = f"{'a' if key in labels else 'no'} label and {count} images"
-            raise UserError(f"{shard}: sample {key} has {found}; it must have one of each")
+            problem = f"{'a' if key in labels else 'no'} label and {count} images"
+            raise UserError(f"{shard}: sample {key} has {problem}; it must have one of each")
     if again := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{shard}: {again[0]} is in it twice; pack it again")
 
