@@ -81,16 +81,16 @@ TABLES: dict[str, dict[str, str]] = {
     "orders": {"blocks": "vit.extensions.sources.blocks:Blocks"},
     # Asked, before Pillow is, about the first bytes of a file that is neither JPEG nor PNG:
     # f(bytes, name) adds a plugin, or raises ImageError.
-    "photos": {"phones": "vit.extensions.sources.phone_photos:add_plugin"},
+    "photos": {"phones": "vit.extensions.openers.phone_photos:add_plugin"},
     # The last one opens images that are not RGB -> vit.data.decode.Opener.
-    "openers": {"raster": "vit.extensions.sources.raster:Raster"},
+    "openers": {"raster": "vit.extensions.openers.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's ->
     # vit.weights.formats.Format.
     "formats": {
         "native": "vit.weights.native:Native",
         "timm": "vit.extensions.formats.timm:Timm",
         "torchvision": "vit.extensions.formats.torchvision:Torchvision",
-        "huggingface": "vit.extensions.formats.huggingface:HuggingFace",
+        "huggingface": "vit.extensions.huggingface.huggingface:HuggingFace",
         "google": "vit.extensions.formats.google:Google",
     },
     # Asked for a file that this package has not saved -> vit.weights.weight_file.WeightReader.

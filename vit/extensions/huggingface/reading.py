@@ -17,11 +17,11 @@ from vit.extensions.formats.facts import (
     grid_of,
     positions_into_token,
 )
-from vit.extensions.formats.huggingface_labels import label_kind, names_in
 from vit.extensions.formats.layout import HALVES, JOINED, KEYLESS, SAME, Rule, bound, layer
 from vit.extensions.formats.preprocessing import HUGGING_FACE, from_huggingface, preparation
 from vit.extensions.formats.refusals import refused, sign_of_others
 from vit.extensions.formats.rotary import Rotary
+from vit.extensions.huggingface.labels import label_kind, names_in
 from vit.models.config import Activation, PosResize, ViTConfig
 from vit.models.fields import as_size
 from vit.weights.formats import MissingFact, Recognised

@@ -21,13 +21,13 @@ from vit.data.settings import InputFormat
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.extensions.recipes.randaugment import RandAugment
-from vit.extensions.sources.raster import (
+from vit.extensions.openers.raster import (
     Raster,
     channel_statistics,
     open_raster,
     with_statistics,
 )
+from vit.extensions.recipes.randaugment import RandAugment
 from vit.preprocessing import Preprocess, center_crop, picture, resize_to_cover
 from vit.tables import GROUP
 

@@ -11,14 +11,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from vit.errors import UserError
-from vit.extensions.formats import huggingface_bit as bit
-from vit.extensions.formats import huggingface_reading as reading
 from vit.extensions.formats.descriptions import check_descriptions
 from vit.extensions.formats.exporting import ANY, Export, Writable, check_expressed, directory
-from vit.extensions.formats.huggingface_labels import THRESHOLDS, labels
 from vit.extensions.formats.layout import exported
 from vit.extensions.formats.preprocessing import HUGGING_FACE, rounding_note, to_huggingface
 from vit.extensions.formats.rotary import Rotary
+from vit.extensions.huggingface import bit, reading
+from vit.extensions.huggingface.labels import THRESHOLDS, labels
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Recognised

@@ -9,9 +9,9 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.extensions.formats.exporting import arithmetic_notes
 from vit.extensions.formats.facts import count_layers
-from vit.extensions.formats.huggingface_labels import label_kind, labels, names_in
 from vit.extensions.formats.layout import SAME, Op, Rule, bound, exported
 from vit.extensions.formats.preprocessing import from_huggingface, preparation
+from vit.extensions.huggingface.labels import label_kind, labels, names_in
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
 from vit.weights.building import build_empty
 from vit.weights.formats import Recognised

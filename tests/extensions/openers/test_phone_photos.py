@@ -15,7 +15,7 @@ from tests.pictures import encoded, scene
 from vit.data.decode import ImageError, open_image, open_input
 from vit.data.module import ImageData
 from vit.data.photo import Photo
-from vit.extensions.sources import phone_photos
+from vit.extensions.openers import phone_photos
 
 __all__ = ["vit"]
 
@@ -106,7 +106,7 @@ def test_without_the_plugin_the_file_and_the_extra_are_named(
 ) -> None:
     for name in ("pillow_heif", "pillow_jxl"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr("vit.extensions.sources.phone_photos.features.check", lambda _: False)
+    monkeypatch.setattr("vit.extensions.openers.phone_photos.features.check", lambda _: False)
     phone_photos._is_read.cache_clear()
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
