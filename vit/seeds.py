@@ -19,7 +19,9 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:
+def indices_in_step(
+    batch_size: int, rank: int, world_size: int, accumulated: int, batch: int
+) -> list[int]:
     """Indices, among all images of a step, of those in a batch of a process.
 
     Images i and i + half of the step, which are mixed, are at j and j + half of one batch.

@@ -13,7 +13,7 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.extensions.recipes.randaugment import RandAugment
 from vit.models.encoder import DropPath
-from vit.seeds import places
+from vit.seeds import indices_in_step
 from vit.training.draws import StepDraws, set_depth
 from vit.training.mixing import Mixing, check_pairs
 from vit.training.schedules import Schedule
@@ -23,7 +23,7 @@ RANDOM = TrainTransform(crop="inception", flip=True, policy=RandAugment(), erasi
 
 
 def draws(batch: int, rank: int = 0, world: int = 1, accumulated: int = 1, part: int = 0) -> Any:
-    mine = places(batch, rank, world, accumulated, part)
+    mine = indices_in_step(batch, rank, world, accumulated, part)
     return StepDraws(seed=5, global_batch=batch * world * accumulated, places=mine)
 
 
@@ -45,7 +45,7 @@ def test_every_place_is_taken_once_and_partners_come_together(half: int, data: A
     whole = 2 * half
     taken: list[int] = []
     for batch, rank, world, part in divided(whole, data.draw):
-        mine = places(batch, rank, world, whole // batch // world, part)
+        mine = indices_in_step(batch, rank, world, whole // batch // world, part)
         taken += mine
         for j in range(batch // 2):
             assert mine[j + batch // 2] == mine[j] + half

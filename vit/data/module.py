@@ -354,7 +354,7 @@ class ImageData(LightningDataModule):
         return self.preprocess.normalize(images), labels, indices
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, all that an exact resume needs, and the digests of the images."""
+        """The position, the only state of the data, and the digests of the images."""
         digests = {"splits": self.digests, "contents": self.contents}
         return {"consumed_samples": self.consumed_samples, **digests}
 

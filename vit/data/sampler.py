@@ -1,6 +1,6 @@
-"""The order of training: a pure function of (seed, samples consumed so far, rank, world size).
+"""The order of training: a pure function of the arguments and the samples consumed so far.
 
-So one integer in a checkpoint resumes a run exactly.
+So one integer in a checkpoint is all the state that the order has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from vit.data.batches import batches_per_epoch, labelled_part
 from vit.data.sources import ImageSet
 from vit.errors import UserError
 from vit.preprocessing import check_choice
-from vit.seeds import hashed, places
+from vit.seeds import hashed, indices_in_step
 from vit.tables import resolve, rows
 
 Key = tuple[int, int, int]
@@ -98,9 +98,9 @@ class TrainBatchSampler(Sampler[list[Key]]):
             `1 / repeats` of the images.
         weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
         permuted: Without weights, another order than that of single images.
-        others: Indices of other images, and how many of them there are for each image of the set in
-            a global batch, which begins with those of the set. An epoch is one of the set; the
-            others go on from one to the next, and none comes again before all have come.
+        others: Indices of images that fill each global batch after those of the set, and their
+            number per image of the set. An epoch is counted in images of the set; the others go
+            through permutations of their own, from one epoch to the next.
         progress: Read at the start of each pass.
     """
 
@@ -137,7 +137,9 @@ class TrainBatchSampler(Sampler[list[Key]]):
                 epoch += 1
                 order, copies = self.order(epoch)
             step, part = divmod(batch % len(self), self.accumulated)
-            mine = places(self.batch_size, self.rank, self.world_size, self.accumulated, part)
+            mine = indices_in_step(
+                self.batch_size, self.rank, self.world_size, self.accumulated, part
+            )
             mine = torch.tensor(mine) + step * self.global_batch
             pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
             yield [(epoch, index, copy) for index, copy in pairs]

@@ -321,7 +321,7 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     if report.preprocess is None:
         raise UserError(
             f"{path}: how images are prepared is not known "
-            f"({report.unprepared or 'nothing says so'}); put its config.json (timm) "
+            f"({report.unprepared or 'the file does not say'}); put its config.json (timm) "
             "or preprocessor_config.json (Hugging Face) beside it, give the name of published "
             "weights (`vit models --weights`), or use its own library"
         )

@@ -135,7 +135,7 @@ class ChildrenAlive(Callback):
 
 @contextmanager
 def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Generator[None]:
-    """Work of all processes, of which the first goes on alone. ProcessLost if another has ended."""
+    """The part of a run that all processes do; the first goes on. ProcessLost if one has ended."""
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
         try:
             with alive.watching(trainer):

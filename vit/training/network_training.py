@@ -25,7 +25,7 @@ from vit.facts import Facts
 from vit.models.units import sharded_units
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
-from vit.seeds import places, step_seed
+from vit.seeds import indices_in_step, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks.finite import FiniteLoss
 from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
@@ -234,7 +234,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return StepDraws(
             seed=step_seed(data.seed, data.consumed_samples - inside, -2),
             global_batch=whole,
-            places=places(data.batch_size, rank, world, accumulated, part),
+            places=indices_in_step(data.batch_size, rank, world, accumulated, part),
         )
 
     def on_train_batch_end(self, *_: object, **__: object) -> None:

@@ -31,7 +31,7 @@ class Recognised:
     config: ModelConfig
     tensors: LazyTensors
     used: set[str]
-    """Keys of the file that `tensors` reads."""
+    """Keys of the file, as in `file.shapes`, that `tensors` reads."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Keys that are knowingly not used -> why."""
     unexpected: list[str] = field(default_factory=list[str])
@@ -55,7 +55,10 @@ class Format(ABC):
 
     @abstractmethod
     def matches(self, file: WeightFile) -> bool:
-        """True if the names of the tensors are this format's, or a description says so."""
+        """True if the names of the tensors are this format's, or a description says so.
+
+        Names in `file.shapes` lack what all keys begin with, `file.prefix`.
+        """
 
     @abstractmethod
     def recognise(self, file: WeightFile) -> Recognised:

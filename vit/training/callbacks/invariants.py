@@ -17,7 +17,7 @@ from vit.training.saving import Contents
 
 
 class ConsumedSamples(Callback):
-    """Counts the samples trained on, the only state that an exact resume needs.
+    """Counts the samples trained on, the only state of data and randomness in a checkpoint.
 
     The sampler and Lightning's loops derive epoch and position from the count, dropout its
     generators' seeds, `vit.training.draws` the rest. Without CountedData it does nothing.

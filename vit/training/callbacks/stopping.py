@@ -25,8 +25,8 @@ PATIENCE = timedelta(minutes=10)
 class StopTogether(Callback):
     """Ends all processes of a fit or an evaluation, at one point, when any gets a signal.
 
-    Raises vit.signals.Stopped. One process alone stops between two steps of training, and at once
-    everywhere else.
+    Raises vit.signals.Stopped. A run of one process stops between two steps of training, and at
+    once everywhere else.
     """
 
     def __init__(self) -> None:
