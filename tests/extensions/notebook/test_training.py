@@ -119,7 +119,7 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
         fit("run", 0, ImageFolder(str(photos), target_transform=lambda number: 2 - number))
     assert fit("run", 0).metrics == straight.metrics
     assert_same_weights("straight", "run")
-    assert "\n  vit test run --data FOLDER " in capsys.readouterr().out
+    assert "\n  vit test run --data FOLDER\n" in capsys.readouterr().out
     assert read_options(Path("run/config.yaml"))["own"] == ["images", "callbacks", "augment"]
     for command in (
         ("fit", "--run_dir", "run"),

@@ -51,14 +51,6 @@ def test_the_fraction_is_of_the_tightest_budget(
     assert fractions == pytest.approx(expected)
 
 
-def test_a_disabled_bar_prints_nothing(make_data, make_model, make_trainer, capsys) -> None:
-    bar = RunProgress()
-    bar.disable()
-    trainer = make_trainer(max_epochs=1, enable_progress_bar=True, callbacks=[bar])
-    trainer.fit(make_model(), make_data())
-    assert "img/s" not in capsys.readouterr().err
-
-
 def test_a_terminal_gets_a_bar_for_training_and_for_the_score(
     make_data, make_model, make_trainer, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
