@@ -11,6 +11,7 @@ MOST_ANY = 36
 """Most parameters and fields of the core whose annotation has Any. It only falls."""
 BY_NAME = {
     ("data/catalog.py", "classes"): "torchvision's SVHN does not name its classes",
+    ("data/decode.py", "dtype"): "an array is known without NumPy, which need not be installed",
     ("training/counted_data.py", "datamodule"): "a Trainer has it only after its first call",
     ("training/counted_data.py", "consumed_samples"): "the data may be any of Lightning's",
     ("weights/building.py", "__module__"): "some operators of torch have none",
@@ -20,7 +21,7 @@ NO_NAMES = {"found", "given", "own", "kept", "there", "said"}
 """Words that do not say what a variable holds."""
 NO_BEGINNINGS = set(
     "And As At But By For From How If In It Not Of On Only Or That These This Those To What When "
-    "Where Whether Which Who Whose With".split()
+    "Where Whether Which Who Whose With Without Also Its Such Their".split()
 )
 """Words with which no docstring begins: a noun or a verb comes first."""
 

@@ -49,6 +49,8 @@ OPTIONS = [
     ("--model.loss.function torch.nn.L1Loss --model.loss.kind bce", ["--model.loss.kind auto"]),
     ("--epochs -1", ["--epochs -1 must be at least 1"]),
     ("--trainer.max_steps=-3", ["max_steps", "-3"]),
+    ("--data.root . --data.dataset digits", ["data.root=. are two sets of images"]),
+    ("--model.architecture.recompute maybe", ["recompute=maybe must be true or false"]),
     ("--seed_everything=-1", ["-1", "from 0 to 4294967295"]),
     ("--trainer.val_check_interval=00:00:00:01", ["is a time", "give a number of batches"]),
     ("--task [1]", ["task '[1]'"]),

@@ -292,3 +292,14 @@ def test_a_kill_at_any_step_of_a_save_leaves_a_whole_checkpoint(
     assert value(path) == expected
     remove_orphans(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_the_bytes_are_on_disk_before_the_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr("os.fsync", lambda fd: (calls.append("sync"), sync(fd)))
+    monkeypatch.setattr("os.replace", lambda a, b: (calls.append("name"), replace(a, b)))
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.ones(3)}, tmp_path / "last.ckpt")
+    assert calls == ["sync", "name", "sync"]  # at last the directory, which holds the name

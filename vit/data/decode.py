@@ -247,6 +247,8 @@ def _high_byte(image: Image.Image) -> Image.Image:
 
 
 def _from_array(array: "np.ndarray") -> Image.Image:
+    if not hasattr(array, "dtype"):
+        raise TypeError(f"an image is a path, bytes, a PIL image or array, not {type(array)}")
     shape, kind = array.shape, str(array.dtype)
     usual = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
     if kind != "uint8" or not usual or 0 in shape:

@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -52,6 +52,8 @@ class RunDirectory:
     finished: bool = False
     """The run has ended, and the command asks at most for more training; without a checkpoint, for
     nothing."""
+    saved: Record = field(default_factory=Record)
+    """Content of the checkpoint without the values of tensors, in the first process; else empty."""
     begun: bool = False
 
     @classmethod
@@ -62,13 +64,14 @@ class RunDirectory:
         UserError if another process writes to it, if it holds something else, or if options differ
         that cannot change.
         """
+        saved: Record = {}
         with ExitStack() as stack:
-            decision = decided_by_first(lambda: _decide(options, stack))
+            decision = decided_by_first(lambda: _decide(options, stack, saved))
             if launched() is None:  # Lightning may start the others
                 os.environ[HANDED_DOWN] = json.dumps(decision)
                 stack.callback(os.environ.pop, HANDED_DOWN, None)
             places = {k: Path(decision.pop(k)) for k in ("folder", "checkpoint") if k in decision}
-            yield cls(**places, **decision)
+            yield cls(**places, **decision, saved=saved)
 
     def begin(self, options: Options, *_: object) -> None:
         """Writes config.yaml and model/trained_on, and marks an earlier summary as unfinished."""
@@ -115,24 +118,23 @@ def run_name(options: Options) -> str:
     return f"{data.dataset if data.root is None else root_name(data.root)}-{recipe}"
 
 
-def _decide(options: Options, stack: ExitStack) -> Record:
-    """Arguments of RunDirectory in JSON types; the folder is locked until `stack` is closed."""
+def _decide(options: Options, stack: ExitStack, saved: Record) -> Record:
+    """Arguments of RunDirectory in JSON types; `saved` gets the content of the checkpoint.
+
+    The folder is locked until `stack` is closed.
+    """
     run_dir, resume = options.config.run_dir, options.config.resume
     if options.config.trainer.fast_dev_run:  # which keeps nothing
         return {"folder": stack.enter_context(TemporaryDirectory(prefix="vit_"))}
     if resume in ("auto", "never") and run_dir is None:
         return {"folder": str(_numbered(options, stack))}
     place = Path(run_dir if resume in ("auto", "never") else resume).expanduser()
-    file = place if place.suffix == ".ckpt" else None
-    source = place if file is None else file.resolve().parents[1]  # RUN/checkpoints/last.ckpt
+    file, inside = place if place.suffix == ".ckpt" else None, place.resolve().parent
+    source = place if file is None else inside.parent if inside.name == "checkpoints" else inside
     folder = source if run_dir is None else Path(run_dir).expanduser()
     if folder.resolve() == source.resolve():
         source = folder
-    if (names := _contents(folder)) and not is_run(folder):
-        raise UserError(
-            f"run_dir={folder} is not empty and holds no run ({some_of(names, 3)}); choose another "
-            "--run_dir"
-        )
+    _check_free(folder)
     stack.enter_context(locked(folder))
     finished = read_summary(source).get("finished") is True
     files = [file] if file is not None else checkpoints(source)
@@ -151,8 +153,9 @@ def _decide(options: Options, stack: ExitStack) -> Record:
             f"{folder} holds a finished run with other options: {listed(changes)}; give the "
             "options of that run, or choose another --run_dir"
         )
-    checkpoint, step = _whole(files)
+    checkpoint = _whole(files, saved)
     check_changes(source, options, changes)
+    step: int = saved["global_step"]
     note(f"resuming {folder} at step {step:,} from {checkpoint}")
     arguments = {"folder": str(folder), "checkpoint": str(checkpoint), "step": step}
     return {**arguments, "finished": ended and "final_split" not in changes}
@@ -221,11 +224,21 @@ def _contents(folder: Path) -> list[str]:
     return sorted(name for name in names if name != LOCK and not is_temporary(name))
 
 
-def _whole(files: list[Path]) -> tuple[Path, int]:
-    """The first undamaged checkpoint, and its step."""
+def _check_free(folder: Path) -> None:
+    """UserError for a place that is neither empty nor a run of ours."""
+    if (names := _contents(folder)) and not is_run(folder):
+        raise UserError(
+            f"run_dir={folder} is not empty and holds no run ({some_of(names, 3)}); choose another "
+            "--run_dir"
+        )
+
+
+def _whole(files: list[Path], saved: Record) -> Path:
+    """The first undamaged checkpoint; `saved` gets its content without tensor values."""
     for path in files:
         try:
-            return path, read_checkpoint(path, "meta")["global_step"]
+            saved.update(read_checkpoint(path, "meta"))
+            return path
         except UserError as error:
             note(str(error))
     raise UserError(

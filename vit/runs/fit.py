@@ -60,7 +60,7 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
         )
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
-        check_continues(run.checkpoint, model, data, trainer)
+        check_continues(run.checkpoint, run.saved, model, data, trainer)
         _announce(run, model, data)
         began = clocks()
         with (

@@ -137,9 +137,14 @@ class Options:
         return config
 
     def _check_source(self) -> None:
-        """UserError without images, and for `data.pseudo` with another loss than it needs."""
+        """UserError without images, for two sets of them, and for `data.pseudo` with another loss
+        than it needs."""
         data, built, typed = self.config.data, self._built.data, self.words.typed
         named = [name for name in ("dataset", "root") if f"data.{name}" in typed]
+        sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
+        sets += ["data"] if "images" in self.objects else []
+        if len(sets) > 1:
+            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
         if not self.objects and not named:
             check_given(self.config.own, "images", "callbacks", "augment")
         if "images" in self.objects:
@@ -299,8 +304,8 @@ def _check_words(words: Words) -> None:
     alone = {"class_path": "vit.LinearProbe", "init_args": {"alone": True}} in callbacks
     if alone and (name := next(steps, None)):
         raise UserError(
-            f"--{name} has no effect: the recipe fits a head in closed form and takes no step; "
-            "leave it out, or choose -c finetune"
+            f"{words.setters[name][0]} has no effect: the recipe fits a head in closed form and "
+            "takes no step; leave it out, or choose -c finetune"
         )
 
 

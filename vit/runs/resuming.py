@@ -5,13 +5,12 @@ from pathlib import Path
 
 from lightning.pytorch import LightningModule, Trainer
 
-from vit.console import is_first_process, note
+from vit.console import note
 from vit.data.module import ImageData
 from vit.errors import UserError, check_types, shorten, some_of
 from vit.runs.options import Module, Options
 from vit.runs.records import CONFIG, Record
 from vit.training.parts import from_all_processes
-from vit.weights.archives import read_checkpoint
 from vit.yaml_reader import flat
 
 FREE = {"dropout", "drop_path", "drop_path_uniform", "num_classes"}
@@ -35,7 +34,7 @@ def _with_path(options: Record, name: str) -> object:
 
 
 def listed(changes: Changes) -> str:
-    """Such as 'data.augment.flip (was True, is False)'."""
+    """Text such as 'data.augment.flip (was True, is False)'."""
     pairs = ((name, shorten(was), shorten(now)) for name, (was, now) in changes.items())
     return some_of((f"{name} (was {was}, is {now})" for name, was, now in pairs), 8)
 
@@ -56,13 +55,13 @@ def check_changes(source: Path, options: Options, changes: Changes) -> None:
 
 
 def check_continues(
-    checkpoint: Path | None, model: Module, data: ImageData, trainer: Trainer
+    checkpoint: Path | None, saved: Record, model: Module, data: ImageData, trainer: Trainer
 ) -> None:
     """UserError unless classes, architecture, images per step, images, labels and splits are the
-    checkpoint's."""
-    if checkpoint is None or not is_first_process():
+    checkpoint's. `saved`: its content, empty in other processes than the first."""
+    if not saved:
         return
-    saved, kind = read_checkpoint(checkpoint, "meta"), type(data).__qualname__
+    kind = type(data).__qualname__
     check_types(checkpoint, saved, **dict.fromkeys(("vit", "run", kind), dict))
     network, images = saved["vit"], saved[kind]
     per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches

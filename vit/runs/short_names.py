@@ -82,7 +82,7 @@ class Words:
         self.recipes: list[str] = []
         self.options: list[tuple[str, str | None]] = []
         """Options by their long names with their texts, in order; None for one without a value."""
-        self._setters: dict[str, tuple[str, str, str]] = {}
+        self.setters: dict[str, tuple[str, str, str]] = {}
         """Option -> the typed name that sets it, its text, and the text of the option."""
         parts: dict[str, str | dict[str, str]] = {}
         left = [*args]
@@ -124,13 +124,13 @@ class Words:
             self.recipes.append(value)
             return
         for long, text in _long(option, value):
-            other, typed, before = self._setters.get(long, (name, value, text))
+            other, typed, before = self.setters.get(long, (name, value, text))
             if other != name and load_yaml(before, other) != load_yaml(text, name):
                 raise UserError(
                     f"{other} {typed} and {name} {value} contradict each other; give one"
                 )
             self.options.append((long, text))
-            self._setters[long] = name, value, text
+            self.setters[long] = name, value, text
 
     @property
     def long(self) -> list[str]:

@@ -90,7 +90,9 @@ def build_network(
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
     changes = dict(architecture or {})
-    recompute = bool(changes.pop(RECOMPUTE, False))
+    recompute = changes.pop(RECOMPUTE, False)
+    if not isinstance(recompute, bool):
+        raise UserError(f"model.architecture.{RECOMPUTE}={recompute} must be true or false")
     for field, option in DECIDED.items():
         if field in changes:
             raise UserError(

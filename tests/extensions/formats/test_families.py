@@ -19,6 +19,7 @@ from benchmarks.lib.pages import ROOT, load
 from benchmarks.parity import families
 from vit.errors import UserError
 from vit.extensions.formats import timm_families
+from vit.extensions.formats.refusals import FAMILIES
 from vit.models.config import ViTConfig
 from vit.weights.pretrained import create_model, inspect_pretrained
 
@@ -98,6 +99,15 @@ def test_the_committed_table_has_no_model_that_loads_and_differs() -> None:
 
 def one_case(model: str) -> Any:
     return next(case for case in family_cases.timm_cases() if case.model == model)
+
+
+def test_another_number_of_heads_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES["sizes"], "so400m", (1152, 18))
+    model = "vit_base_patch16_siglip_gap_224"
+    case = next(case for case in family_cases.timm_cases() if case.model == model)
+    monkeypatch.setitem(FAMILIES["sizes"], "base", (768, 6))
+    [row] = families.measure(case, layouts=LAYOUTS[:1], moving=False)
+    assert row.answer == "different"
 
 
 def test_the_list_has_the_arguments_that_timm_builds_with() -> None:

@@ -139,6 +139,8 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
     [
         ({"data": [], "val": "photos"}, "train has no images"),
         ({"val": [("a.jpg", 0)]}, "train is of type NoneType; give a folder"),
+        ({"data": [("a.jpg", 0)], "data.root": "."}, "data.root=. and data are two sets of images"),
+        ({"data.dataset": "digits", "data.root": "."}, "data.root=. are two sets of images"),
         (
             {"data": ".", "run_dir": "a", "output_dir": "b"},
             "--run_dir a and --output_dir b contradict",

@@ -110,7 +110,7 @@ def _model(model: Candidate) -> Row:
 
 
 def _training(training: Training) -> Row:
-    """Its operations, beside the paper's figures if it has any."""
+    """The operations of a training, beside the paper's figures if it has any."""
     row = {
         **_model(training.model),
         "images": training.images,

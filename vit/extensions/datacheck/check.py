@@ -136,7 +136,7 @@ class Pictures:
         self.facts = np.zeros(len(self.items), FACTS)
 
     def label(self, image: int) -> str:
-        """Its class, or its classes as in a manifest."""
+        """The class of an image, or its classes as in a list."""
         if not self.classes:
             return ""
         labels = self.labels[image]
@@ -144,7 +144,7 @@ class Pictures:
         return SEPARATOR.join(self.classes[place] for place in places)
 
     def place(self, image: int) -> str:
-        """Its label and split."""
+        """The label and split of an image."""
         return f"{self.label(image)} ({SPLITS[self.split[image]]})"
 
     @property

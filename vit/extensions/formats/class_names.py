@@ -45,7 +45,7 @@ def imagenet_classes() -> list[str]:
 
 
 def imagenet_ids() -> list[str]:
-    """Their WordNet ids."""
+    """WordNet ids of the classes."""
     return [wordnet for wordnet, *_ in _listed("imagenet1k")]
 
 

@@ -191,7 +191,7 @@ def _write_onnx(graph: Graph, description: Description, path: Path, opset: int |
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what libraries print and warn about their own workings."""
+    """Silences what libraries print and warn about their own workings."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -69,7 +69,7 @@ class VariantTransformer(VisionTransformer):
             self.positions.init_weights()
 
     def no_weight_decay(self) -> set[str]:
-        """Also tables of embeddings and biases, whose names end so."""
+        """The parameters of a ViT, and tables of embeddings and biases (`_table`)."""
         tables = {name for name, _ in self.named_parameters() if name.endswith("_table")}
         return super().no_weight_decay() | tables
 
