@@ -114,8 +114,8 @@ TABLES: dict[str, dict[str, str]] = {
         ".xml": "vit.extensions.serving.engines:open_classifier",
         ".pt2": "vit.extensions.serving.engines:open_classifier",
     },
-    # Word of --engine -> vit.inference.runtimes.Runtime of a model in memory.
-    "runtimes": {"openvino": "vit.extensions.serving.engines:in_openvino"},
+    # Word of --engine -> vit.inference.runtimes.Runtime of a classifier.
+    "runtimes": {"openvino": "vit.extensions.serving.engines:classifier_in_openvino"},
     # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.
     "subjects": {"with": "vit.extensions.serving.exported_subject:ExportedSubject"},
     # Option of a number -> vit.inference.classifier.Answer.
