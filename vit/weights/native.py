@@ -127,7 +127,7 @@ class Native(Format):
             notes=notes,
             extra=info.extra,
             average=file.average or averaged,
-            check=lambda: None if digest is None else _verify(file, digest),
+            check=None if digest is None else partial(_verify, file, digest),
         )
 
 
