@@ -134,6 +134,8 @@ TABLES: dict[str, dict[str, str]] = {
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {"per_class": "vit.extensions.reports.scores:per_class"},
+    # What `vit predict` writes -> vit.cli.evaluate.PredictionWriter.
+    "prediction_files": {"csv": "vit.extensions.reports.predictions_csv:write_csv"},
     # Made of a finished run, in this order, by its first process -> vit.runs.finishers.Finisher.
     "finishers": {
         "report": "vit.extensions.reports.finisher:finish",
