@@ -33,9 +33,6 @@ print(status, 'torch' in sys.modules)
         ("--data digits", ["--data.dataset=digits", "--data.root=null"]),
         ("--data . --json", ["--data.root=.", "--json"]),
         ("-c quickstart --ckpt_path never", ["-c", "quickstart", "--resume=never"]),
-        ("--model.architecture.variant.mixer.name window --model.architecture.variant.mlp geglu "
-         "--model.architecture.variant.mixer.size=2",
-         ["--model.architecture.variant={mixer: {name: window, size: 2}, mlp: geglu}"]),
         ("--trainer.callbacks+=a-b", ["--trainer.callbacks+=a-b"]),
         ("--image-size 32x48", ["--data.image_size=[32,48]"]),
         ("--lr 1 --lr=2 --model.optimizer.lr=2", [f"--model.optimizer.lr={n}" for n in (1, 2, 2)]),
@@ -63,6 +60,9 @@ def test_recipes_add_up_to_one_architecture(tmp_path: Path) -> None:
     both = Options(words).config.model.architecture
     variant = {"mlp": "geglu", "mixer": {"name": "window", "size": 2}}
     assert both == {**ours, "depth": 3, "variant": variant}
+    parts = ("variant.mixer.name=window", "variant.mlp=geglu", "variant.mixer.size=2", "depth=3")
+    typed = [f"--model.architecture.{part}" for part in parts]
+    assert Options([*words[:2], words[-1], *typed]).config.model.architecture == both
     assert Options([*words, "--model.architecture.depth=4"]).config.model.architecture == {
         **both,
         "depth": 4,

@@ -47,8 +47,8 @@ def run(args: list[str]) -> int:
     asked = asked.of(classifier)
     with chosen_device(asked_device(options)) as device:
         classifier.to(device)
-    if classifier.engine is not None:
-        say(f"computed by {classifier.engine.name}")
+    if classifier.runtime is not None:
+        say(f"computed by {classifier.runtime}")
     if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
         paths = _paths(options, file, arrays=False)
     if file is None:

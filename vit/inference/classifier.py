@@ -17,7 +17,7 @@ from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
 from vit.errors import AT_LEAST_ONE, Range, UserError, check_range, did_you_mean, some_of
-from vit.inference.runtimes import Engine, Precision, computed, is_export, open_export
+from vit.inference.runtimes import Precision, computed, is_export, open_export
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
@@ -145,12 +145,15 @@ class Classifier:
     """The classes are paths in a tree."""
     folder: Path | None = None
     """Folder of the weights, in which answers find measurements of them."""
-    engine: Engine | None = None
-    """Computes the logits on the CPU in place of `model`, which has no weights then."""
 
     def __post_init__(self) -> None:
         self.model.eval()
         self.thresholds = self.thresholds or [0.5] * len(self.classes)
+
+    @property
+    def runtime(self) -> str | None:
+        """Name of the runtime that computes in place of PyTorch."""
+        return None
 
     def activated(self, logits: Tensor) -> Tensor:
         """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
@@ -166,9 +169,6 @@ class Classifier:
     def outputs(self, pixels: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
         """Logits `b k` of images `b c h w` that `preprocess` has cut; with `features` the head's
         input `b d`, too."""
-        if self.engine is not None:
-            named = self.engine.tensors(pixels)
-            return named["logits"], named["features"] if features else None
         parameter = next(self.model.parameters())
         pixels = self.preprocess.normalize(pixels.to(parameter.device)).to(parameter.dtype)
         if not features:
@@ -246,7 +246,7 @@ class Classifier:
 
     def __repr__(self) -> str:
         shown = some_of(map(repr, self.classes), 3)
-        network = type(self.model).__name__ if self.engine is None else self.engine.name
+        network = self.runtime or type(self.model).__name__
         return f"Classifier({network}, {len(self.classes):,} classes: {shown})"
 
     def at(self, temperature: float) -> "Classifier":
@@ -257,8 +257,6 @@ class Classifier:
 
     def to(self, device: str | torch.device) -> "Classifier":
         """Moves the model to a device. UserError for an exported model, which has the CPU."""
-        if self.engine is not None:
-            self.engine.check_device(device)
         self.model.to(device)
         return self
 
@@ -293,12 +291,9 @@ def load(
         loaded = open_export(path, precision, engine)
         return loaded.at(1.0) if raw else loaded
     classifier = _from_weights(path, raw=raw)
-    if engine == "torch":
-        classifier.model.to(getattr(torch, precision))
-        return classifier
-    arguments = classifier.preprocess, precision, engine
-    classifier.engine = computed(classifier.model, *arguments)  # pyright: ignore[reportArgumentType]
-    classifier.model = nn.Identity()
+    if engine != "torch":
+        return computed(classifier, precision, engine)
+    classifier.model.to(getattr(torch, precision))
     return classifier
 
 

@@ -37,10 +37,10 @@ def headline(
 def closing(folder: Path, result: str, options: Options, trainer: Trainer, data: ImageData) -> str:
     """The result, a run's headline, its directory, and the next commands."""
     run, images = shlex.quote(str(folder)), data.root or data.dataset
-    other = options.objects or not (data.splits.test or data.splits.val)
+    other = options.own or not (data.splits.test or data.splits.val)
     test = f"vit test {run} --data FOLDER" if other else f"vit test {run}"
     train = f"vit fit --run_dir {run} {limit_option(trainer)}"
-    if options.objects:  # which a command cannot give
+    if options.own:  # which a command cannot give
         train = f"vit fit --data FOLDER --pretrained {run}"
     elif images is not None and not (folder / "checkpoints").exists():  # the head alone is fitted
         share = options.config.data.splits.val_fraction  # which the default recipe has, too

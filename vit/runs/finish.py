@@ -19,7 +19,7 @@ from vit.runs.closing import headline
 from vit.runs.directory import RunDirectory
 from vit.runs.measuring import measure
 from vit.runs.options import Options
-from vit.runs.predictions import FILE, Predictions, write_csv
+from vit.runs.predictions import FILE
 from vit.runs.records import SUMMARY, Record
 from vit.runs.scoring import finite, score, thresholds_of
 from vit.runs.trainer import Module, callbacks_of
@@ -76,21 +76,14 @@ def finish(
     if predictions is None:
         (run.folder / FILE).unlink(missing_ok=True)
     else:
-        _write_predictions(run.folder, split or "none", model, predictions)
+        values = {**vars(predictions), "sets": None, "split": split}
+        values["thresholds"] = thresholds_of(model)
+        arrays: dict[str, Any] = {n: v for n, v in values.items() if v is not None}
+        with atomic(run.folder / FILE) as place:
+            np.savez_compressed(place, **arrays)
     summary = {"finished": True, "metrics": metrics, "split": split or "none", **facts}
     write_json(run.folder / SUMMARY, {**summary, "checkpoint": best, **figures})
     return headline(model, split or "none", scores, predictions)
-
-
-def _write_predictions(folder: Path, split: str, model: Module, predictions: Predictions) -> None:
-    """Writes predictions.npz and predictions.csv."""
-    thresholds = thresholds_of(model)
-    values = {**vars(predictions), "sets": None, "split": split, "thresholds": thresholds}
-    arrays: dict[str, Any] = {n: v for n, v in values.items() if v is not None}
-    with atomic(folder / FILE) as place:
-        np.savez_compressed(place, **arrays)
-    classes = model.classes or []
-    write_csv(folder / "predictions.csv", classes, predictions, thresholds=thresholds)
 
 
 def _facts(
@@ -107,7 +100,7 @@ def _facts(
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
     return {
         "command": shlex.join(["vit", "fit", *options.words.args])
-        + (" # by vit.fit, with objects of Python" if options.objects else ""),
+        + (" # by vit.fit, with objects of Python" if options.own else ""),
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
         "splits": data.digests,
         **({} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}),

@@ -11,7 +11,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,10 +18,9 @@ from typing import Any, Literal, cast
 import jsonargparse
 from jsonargparse import ActionConfigFile, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt
-from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
-from PIL.Image import Image
 
 from vit.console import note, say
 from vit.data.find import check_source
@@ -46,28 +44,20 @@ from vit.yaml_reader import load_yaml
 
 PARSER: Record = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
+ARCHITECTURE = "model.architecture."
+"""Begins the options of fields, of which the parser would keep the last inside another field."""
 jsonargparse.set_loader("vit", partial(load_yaml, source="an option"), (UserError,))
 
 
 class Options:
-    """Parsed options; `config` becomes config.yaml. UserError for a mistake.
+    """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
 
-    `images`, `callbacks` and `augment` are objects of a Python program, of which config.yaml has
-    only the names.
-    """
+    own: Sequence[str] = ()
+    """Names of objects of a Python program that are options too; config.yaml has only these."""
 
-    def __init__(
-        self,
-        args: list[str] | Words,
-        *,
-        images: object = None,
-        callbacks: Sequence[Callback] = (),
-        augment: Callable[[Image], Any] | None = None,
-    ) -> None:
+    def __init__(self, args: list[str] | Words) -> None:
         quiet_lightning()
         self.words = words = args if isinstance(args, Words) else Words(args)
-        objects = {"images": images, "callbacks": callbacks, "augment": augment}
-        self.objects: Record = {name: value for name, value in objects.items() if value}
         self.recipe = words.recipes[-1] if words.recipes else None
         if not words.recipes and words.run is None:
             self._choose_recipe()
@@ -108,9 +98,8 @@ class Options:
             values.trainer.pop("logger")  # which `loggers` builds, for a folder
             self._built = self.parser.instantiate(values)
             self._check_source()
-            if "augment" in self.objects:
-                augment = self._built.data.augment
-                self._built.data.augment = replace(augment, extra=self.objects["augment"])
+            if (pseudo := self._built.data.pseudo) is not None:
+                pseudo.check_loss(config.model.get("loss.kind"))
             if config.model.pretrained is not None:
                 self._follow_weights()
         if config.trainer.precision is None:
@@ -122,14 +111,19 @@ class Options:
         """The options: of what is below the recipes, of these, and of the words."""
         words, (run, data) = self.words, followed(self.words)
         layers: list[Record] = [{f"data.{name}": value for name, value in data.items()}]
-        layers += _with_architectures(self.recipes)
+        fields = Namespace()
+        for name in (n for n in words.typed if n.startswith(ARCHITECTURE)):
+            fields[name.removeprefix(ARCHITECTURE)] = load_yaml(words.typed[name] or "", name)
+        typed: list[Record] = [{"model": {"architecture": fields.as_dict()}}] if fields else []
+        layers += _with_architectures([*self.recipes, *typed])
         chosen = {"model.optimizer", "model.optimizer.class_path"} & words.values.keys()
         if "model.optimizer.lr" in words.typed and not chosen:
             adamw = {"class_path": "torch.optim.AdamW", "init_args": cast(Record, ADAMW)}
             layers.append({"model": {"optimizer": adamw}})
         texts = (json.dumps(layer, default=str, ensure_ascii=False) for layer in layers)
         recipes = [f"--config={text}" for text in texts]  # JSON is YAML
-        config = self.parser.parse_args([*recipes, *words.long])
+        others = (word for word in words.long if not word.startswith(f"--{ARCHITECTURE}"))
+        config = self.parser.parse_args([*recipes, *others])
         usual = self.parser.get_defaults().data
         if taken := [name for name in data if config.data[name] != usual[name]]:
             values = ", ".join(f"data.{name} {config.data[name]}" for name in taken)
@@ -137,22 +131,15 @@ class Options:
         return config
 
     def _check_source(self) -> None:
-        """UserError without images, for two sets of them, and for `data.pseudo` with another loss
-        than it needs."""
-        data, built, typed = self.config.data, self._built.data, self.words.typed
-        named = [name for name in ("dataset", "root") if f"data.{name}" in typed]
+        """UserError without images, and for two sets of them."""
+        data = self.config.data
+        named = [name for name in ("dataset", "root") if f"data.{name}" in self.words.typed]
         sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
-        sets += ["data"] if "images" in self.objects else []
         if len(sets) > 1:
             raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
-        if not self.objects and not named:
+        if not self.own and not named:
             check_given(self.config.own, "images", "callbacks", "augment")
-        if "images" in self.objects:
-            data.dataset = data.root = built.dataset = built.root = None
-        else:
-            check_source(data.dataset, data.root)
-        if built.pseudo is not None:
-            built.pseudo.check_loss(self.config.model.get("loss.kind"))
+        check_source(data.dataset, data.root)
 
     def _follow_weights(self) -> None:
         """Takes from the weights what is open. Images are looked at before these are fetched."""
@@ -167,8 +154,8 @@ class Options:
         """The data module; its images are found at first use."""
         return self._data().unseen_by(known_by(self.config.model.pretrained))
 
-    def _data(self) -> ImageData:
-        data = ImageData(**self._built.data, images=self.objects.get("images"))
+    def _data(self, images: object = None) -> ImageData:
+        data = ImageData(**self._built.data, images=images)
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -185,7 +172,7 @@ class Options:
 
     def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
         """The recipe's list under trainer.`name`."""
-        return [*_as_list(self._built.trainer.get(name)), *self.objects.get(name, ())]
+        return _as_list(self._built.trainer.get(name))
 
     def loggers(self, folder: Path) -> list[Logger]:
         """Loggers of the recipe; those that are chosen by name write into the folder."""
@@ -219,7 +206,7 @@ class Options:
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
-        hidden = {"own": [*self.objects], "weights": self.weights}  # JSON is YAML
+        hidden = {"own": self.own, "weights": self.weights}  # JSON is YAML
         return text + "".join(f"{n}: {json.dumps(v)}\n" for n, v in hidden.items() if v)
 
     @cached_property
@@ -230,8 +217,6 @@ class Options:
 
     def continuing(self, folder: Path) -> str:
         """A sentence with the command that continues the run in `folder`."""
-        if self.objects:
-            return f"the same call of vit.fit with run_dir={str(folder)!r} continues it"
         return f"vit fit --run_dir {shlex.quote(str(folder))} continues it"
 
     def recorded(self) -> Record:
@@ -291,7 +276,7 @@ OF_STEPS = (
 def _check_words(words: Words) -> None:
     """UserError for a typed --model.name beside sizes from a recipe, and for an option of steps
     beside a recipe that takes none."""
-    fields = [name for name in words.values if name.startswith("model.architecture.")]
+    fields = [name for name in words.values if name.startswith(ARCHITECTURE)]
     sizes = {name.split(".")[2] for name in fields} & {"width", "depth", "num_heads", "mlp_dim"}
     with_fields = any(name.startswith("model.architecture") for name in words.typed)
     if "model.name" in words.typed and sizes and not with_fields:

@@ -14,7 +14,6 @@ from vit.models.fields import changed
 from vit.models.zoo import ModelConfig, config_from_dict
 from vit.weights.formats import Recognised
 from vit.weights.names import class_names, head_rows
-from vit.weights.report import LoadReport
 
 HEAD = ("head.", "head_dist.")
 _FIRST_CONVOLUTION = (
@@ -34,8 +33,7 @@ _REPORTED = frozenset(
 
 
 def adapt(
-    recognised: Recognised,
-    report: LoadReport,
+    file: Recognised,
     *,
     num_classes: int | None,
     image_size: int | tuple[int, int] | None,
@@ -43,8 +41,8 @@ def adapt(
     head: HeadRows,
     overrides: Mapping[str, object],
 ) -> ModelConfig:
-    """The configuration of the model to build; changes `recognised.tensors` to fit it."""
-    config = recognised.config
+    """The configuration of the model to build; changes `file` to fit it."""
+    config = file.config
     changes: dict[str, object] = dict(overrides)
     if image_size is not None:
         changes["image_size"] = image_size
@@ -52,68 +50,67 @@ def adapt(
         num_classes = len(classes)
     if num_classes is not None:
         changes["num_classes"] = num_classes
-        _adapt_head(recognised, report, num_classes, classes, head, changes)
+        _adapt_head(file, num_classes, classes, head, changes)
     else:
         outputs = config.num_classes
-        report.head = f"{outputs:,} outputs, as in the file" if outputs else "the file has none"
+        file.head = f"{outputs:,} outputs, as in the file" if outputs else "the file has none"
     target = config_from_dict(changed(config.to_dict(), changes))
-    _note_changes(report, config, target)
+    _note_changes(file, config, target)
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
-        _resize_positions(recognised, report, config, target)
+        _resize_positions(file, config, target)
         if target.norm_after_pool and not config.norm_after_pool:
-            _renew_norm(recognised, report, target.width)
+            _renew_norm(file, target.width)
     if target.in_channels != config.in_channels:
-        _adapt_channels(recognised, report, target.in_channels)
+        _adapt_channels(file, target.in_channels)
     return target
 
 
-def _note_changes(report: LoadReport, config: ModelConfig, target: ModelConfig) -> None:
+def _note_changes(file: Recognised, config: ModelConfig, target: ModelConfig) -> None:
     """Notes fields by which the model computes other outputs than the file's own."""
     before, now = config.to_dict(), target.to_dict()
     names = [n for n in now if n not in _REPORTED and now[n] != before.get(n)]
     if names:
         pairs = (f"{n}={shorten(now[n])} (there {shorten(before.get(n))})" for n in names)
-        report.notes.append(f"the model differs from the file's: {', '.join(pairs)}")
+        file.notes.append(f"the model differs from the file's: {', '.join(pairs)}")
 
 
 def _adapt_head(
-    recognised: Recognised,
-    report: LoadReport,
+    file: Recognised,
     num_classes: int,
     classes: Sequence[str] | None,
     head: HeadRows,
     wanted: dict[str, object],
 ) -> None:
-    config, old = recognised.config, recognised.config.num_classes
-    rows, how = _rows(recognised.classes, classes, old, num_classes, head)
+    config, old = file.config, file.config.num_classes
+    rows, how = _rows(file.classes, classes, old, num_classes, head)
     if head != "fit" and num_classes and (rows is None or None in rows):
         has = "others" if old == num_classes else f"{old:,}" if old else "no head"
         raise UserError(
-            f"{report.source} knows other classes: {num_classes:,} are asked for, it has {has}; "
+            f"{file.source} knows other classes: {num_classes:,} are asked for, it has {has}; "
             f"{'head=keep' if head == 'keep' else 'scoring'} makes no new rows"
         )
     if rows:
-        _move_rows(recognised, report, rows, classes, how)
+        _move_rows(file, rows, classes, how)
         return
     gone = HEAD
     has_tanh_layer = isinstance(config, ViTConfig) and config.representation_size is not None
     if has_tanh_layer and not wanted.get("representation_size"):
         gone, wanted["representation_size"] = (*HEAD, "pre_logits."), None
-        report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
-    for name in [name for name in recognised.tensors if name.startswith(gone)]:
-        del recognised.tensors[name]
-    unnamed = recognised.classes is None
-    recognised.classes = list(classes) if classes is not None else None
+        file.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
+    for name in [name for name in file.tensors if name.startswith(gone)]:
+        del file.tensors[name]
+    unnamed = file.classes is None
+    file.classes = list(classes) if classes is not None else None
     if num_classes:
-        report.reinitialised = ["head"]
+        file.reinitialised = ["head"]
         has = f"has {old or 'no head'}"
         if old == num_classes:
             has = "does not name its classes" if unnamed else "has others"
-        report.head = f"zeros for {num_classes} classes, the file {has}"
+        file.head = f"zeros for {num_classes} classes, the file {has}"
     elif old:
-        report.left_out["head"] = "num_classes=0 asks for features"
+        file.left_out["head"] = "num_classes=0 asks for features"
     else:
-        report.head = "the file has none"
+        file.head = "the file has none"
 
 
 def _rows(
@@ -142,19 +139,18 @@ def _rows(
 
 
 def _move_rows(
-    recognised: Recognised,
-    report: LoadReport,
+    file: Recognised,
     rows: list[int | None],
     classes: Sequence[str] | None,
     how: str,
 ) -> None:
     """Gives the head these rows; zeros for None."""
-    old, names = recognised.config.num_classes, recognised.classes
+    old, names = file.config.num_classes, file.classes
     places = [place for place, row in enumerate(rows) if row is not None]
     known = [row for row in rows if row is not None]
-    report.head = f"rows of {len(places):,} classes kept {how}"
+    file.head = f"rows of {len(places):,} classes kept {how}"
     if classes is not None:
-        recognised.classes = list(classes)
+        file.classes = list(classes)
     if rows == list(range(old)):
         return
 
@@ -163,29 +159,27 @@ def _move_rows(
         new[places] = old[known]
         return new
 
-    for name, read in list(recognised.tensors.items()):
+    for name, read in list(file.tensors.items()):
         if name.startswith(HEAD):
-            recognised.tensors[name] = _then(read, moved)
+            file.tensors[name] = _then(read, moved)
     assert classes is not None
     fresh = [name for name, row in zip(classes, rows, strict=True) if row is None]
     names = names or class_names(old) or []
     gone = [names[row] for row in sorted({*range(old)} - {*known})]
-    thresholds = recognised.extra.get("thresholds")
+    thresholds = file.extra.get("thresholds")
     if fresh:
-        report.reinitialised, report.known_rows = ["head"], places
+        file.reinitialised, file.known_rows = ["head"], places
     elif thresholds is not None:
-        recognised.extra = {**recognised.extra, "thresholds": [thresholds[row] for row in known]}
+        file.extra = {**file.extra, "thresholds": [thresholds[row] for row in known]}
     for what, of_them in (("new", fresh), ("gone", gone)):
         if of_them:
-            report.head += f"; {what}: {some_of(map(repr, of_them))}"
+            file.head += f"; {what}: {some_of(map(repr, of_them))}"
     if not fresh and not gone:
-        report.head += ", in the order of the data's"
+        file.head += ", in the order of the data's"
 
 
-def _resize_positions(
-    recognised: Recognised, report: LoadReport, config: ViTConfig, target: ViTConfig
-) -> None:
-    if config.grid == target.grid or "pos_embed" not in recognised.tensors:
+def _resize_positions(file: Recognised, config: ViTConfig, target: ViTConfig) -> None:
+    if config.grid == target.grid or "pos_embed" not in file.tensors:
         return
     slots = config.num_position_slots
 
@@ -193,25 +187,25 @@ def _resize_positions(
         patches = resize_grid(table[:, slots:], config.grid, target.grid, target.pos_resize)
         return torch.cat([table[:, :slots], patches], dim=1)
 
-    recognised.tensors["pos_embed"] = _then(recognised.tensors["pos_embed"], resized)
+    file.tensors["pos_embed"] = _then(file.tensors["pos_embed"], resized)
     old, new = ("x".join(map(str, grid)) for grid in (config.grid, target.grid))
-    report.resized.append(f"positions from {old} to {new} patches ({target.pos_resize})")
+    file.resized.append(f"positions from {old} to {new} patches ({target.pos_resize})")
 
 
-def _renew_norm(recognised: Recognised, report: LoadReport, width: int) -> None:
+def _renew_norm(file: Recognised, width: int) -> None:
     """A fresh norm after the pooling, as in MAE's fine-tuning: the file's is of single tokens."""
     for part, values in (("weight", torch.ones(width)), ("bias", torch.zeros(width))):
-        recognised.tensors.pop(f"norm.{part}", None)
-        recognised.tensors[f"fc_norm.{part}"] = values.clone
-    report.left_out["norm"] = "norm_after_pool=true asks for a fresh one after the pooling"
+        file.tensors.pop(f"norm.{part}", None)
+        file.tensors[f"fc_norm.{part}"] = values.clone
+    file.left_out["norm"] = "norm_after_pool=true asks for a fresh one after the pooling"
 
 
-def _adapt_channels(recognised: Recognised, report: LoadReport, channels: int) -> None:
+def _adapt_channels(file: Recognised, channels: int) -> None:
     """Sums the filters for one channel; takes them in turn for more, scaled to the same total.
 
     Source: timm, adapt_input_conv.
     """
-    old = recognised.config.in_channels
+    old = file.config.in_channels
 
     def adapted(weight: Tensor) -> Tensor:
         if channels == 1:
@@ -219,9 +213,9 @@ def _adapt_channels(recognised: Recognised, report: LoadReport, channels: int) -
         turns = torch.arange(channels) % old
         return weight[:, turns] * (old / channels)
 
-    name = next(name for name in _FIRST_CONVOLUTION if name in recognised.tensors)
-    recognised.tensors[name] = _then(recognised.tensors[name], adapted)
-    report.resized.append(f"input filters from {old} to {channels} channels")
+    name = next(name for name in _FIRST_CONVOLUTION if name in file.tensors)
+    file.tensors[name] = _then(file.tensors[name], adapted)
+    file.resized.append(f"input filters from {old} to {channels} channels")
 
 
 def _then(read: Callable[[], Tensor], change: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:

@@ -38,10 +38,10 @@ def filled(
     config: ModelConfig,
     recognised: Recognised,
     source: str,
-    change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     fresh: Collection[str] = (),
 ) -> Model:
-    """The model with the weights of a file, each changed by `change`.
+    """The model with the weights of a file, in float32 whatever the file has: half precision is a
+    choice of the run.
 
     `fresh`: beginnings of names that may be missing, and get zeros. UserError lists missing tensors
     (-), unexpected ones (+) and those of another shape or type.
@@ -59,12 +59,13 @@ def filled(
         if "blocks.0.attn.qkv.bias" in missing:
             parts = ["it has attention without biases of q, k and v", *parts]
         raise UserError(f"{source} does not fit: {'; '.join(parts)}")
-    recognised.check()
+    if recognised.check is not None:
+        recognised.check()
     state: dict[str, Tensor] = {}
     misfits: list[str] = []
     for name, empty in wanted.items():
         stored = tensors[name]() if name in tensors else torch.zeros(empty.shape)
-        tensor = change(stored)
+        tensor = stored.float().contiguous()
         if tensor.shape != empty.shape:
             misfits.append(f"{name} {list(tensor.shape)} instead of {list(empty.shape)}")
         elif not stored.is_floating_point():

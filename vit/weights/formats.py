@@ -11,6 +11,7 @@ from vit.errors import UserError, some_of
 from vit.models.fields import JsonObject
 from vit.models.zoo import ModelConfig
 from vit.tables import made, rows
+from vit.weights.report import LoadReport
 from vit.weights.weight_file import WeightFile
 
 
@@ -23,28 +24,21 @@ LazyTensors = dict[str, Callable[[], Tensor]]
 
 
 @dataclass(kw_only=True)
-class Recognised:
-    """A file as its format understands it. No tensor has been read yet."""
+class Recognised(LoadReport):
+    """A file as its format understands it. No tensor has been read yet.
 
-    format: str
-    """Name for people, such as "timm" or "Google npz"."""
+    A load adapts `tensors` to the model, reads them, and becomes the report of what it did.
+    """
+
     config: ModelConfig
     tensors: LazyTensors
     used: set[str]
     """Keys of the file, as in `file.shapes`, that `tensors` reads."""
-    left_out: dict[str, str] = field(default_factory=dict[str, str])
-    """Keys that are knowingly not used -> why."""
     unexpected: list[str] = field(default_factory=list[str])
     """Keys that no rule knows: an error when the model is built."""
-    classes: list[str] | None = None
-    preprocess: JsonObject | None = None
-    unprepared: str = ""
-    """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
-    notes: list[str] = field(default_factory=list[str])
-    """Assumptions, for the report."""
     average: bool = False
     """The weights are the average of a training's."""
-    check: Callable[[], None] = lambda: None
+    check: Callable[[], None] | None = None
     """Run before the first tensor is used; UserError if the file is damaged."""
     extra: JsonObject = field(default_factory=dict[str, Any])
     """Recipe, metrics and source of our own files."""

@@ -9,10 +9,8 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import override
 
@@ -47,18 +45,6 @@ _ADDRESS = re.compile(
 """Scheme, place and digest of an address."""
 
 
-@dataclass(frozen=True)
-class NativeInfo:
-    """The description that is saved with a model's weights."""
-
-    classes: list[str] | None = None
-    """Class names in the order of the logits."""
-    preprocess: JsonObject | None = None
-    """`Preprocess.to_dict()`."""
-    extra: JsonObject = field(default_factory=dict[str, Any])
-    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
-
-
 def save_native(
     directory: str | Path,
     model: Model,
@@ -70,7 +56,9 @@ def save_native(
     """Writes a model directory, and returns its files. Each file appears whole or not at all, also
     over an older one.
 
-    Every process of a sharded model calls it, and the first one writes.
+    `classes`: names in the order of the logits. `preprocess`: `Preprocess.to_dict()`. `extra`:
+    recipe, metrics, source, in plain JSON types; of local paths only the last part is saved. Every
+    process of a sharded model calls it, and the first one writes.
     """
     check_names(classes, model.config.num_classes)
     directory, state = Path(directory), model.state_dict()
@@ -112,22 +100,22 @@ class Native(Format):
             values, path, label = {"model": file.vit.get("config"), **file.vit}, file.path, OURS[1]
         else:
             (values, path, notes), label = _description(file), OURS[0]
-        config, info = _checked(values, path)
+        config, preprocess, extra = _checked(values, path)
         if file.vit is not None and config.num_classes:
-            info.extra.update(_measured(file, notes))
-        checkpoint, digest = info.extra.get("checkpoint"), values.get("sha256")
+            extra.update(_measured(file, notes))
+        checkpoint, digest = extra.get("checkpoint"), values.get("sha256")
         averaged = is_object(checkpoint) and checkpoint.get("weights") == "ema"
         return Recognised(
             format=label,
             config=config,
             tensors={name: partial(file.read, name) for name in file.shapes},
             used=set(file.shapes),
-            classes=info.classes,
-            preprocess=info.preprocess,
+            classes=values.get("classes"),
+            preprocess=preprocess,
             notes=notes,
-            extra=info.extra,
+            extra=extra,
             average=file.average or averaged,
-            check=lambda: None if digest is None else _verify(file, digest),
+            check=None if digest is None else partial(_verify, file, digest),
         )
 
 
@@ -166,8 +154,9 @@ def _description(file: WeightFile) -> tuple[JsonObject, Path, list[str]]:
     return {**header, **current}, beside, [note] if edited else []
 
 
-def _checked(values: JsonObject, path: Path) -> tuple[ModelConfig, NativeInfo]:
-    """The description in `path`. UserError names the path and the first value that is wrong."""
+def _checked(values: JsonObject, path: Path) -> tuple[ModelConfig, JsonObject | None, JsonObject]:
+    """Configuration, preprocessing and `extra` of the description in `path`. UserError names the
+    path and the first value that is wrong."""
     try:
         if values.get("version", VERSION) != VERSION:
             raise UserError(
@@ -187,7 +176,7 @@ def _checked(values: JsonObject, path: Path) -> tuple[ModelConfig, NativeInfo]:
         check_labels(extra, config.num_classes)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    return config, NativeInfo(values.get("classes"), preprocess, extra)
+    return config, preprocess, extra
 
 
 def _verify(file: WeightFile, expected: str) -> None:

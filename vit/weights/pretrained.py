@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.fields import as_size
@@ -129,50 +127,40 @@ def load_pretrained(
         image_size = image_size or row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
         num_classes = 0  # several of Google's files have a head of zeros
-    source = str(pretrained) if row is None else row.name
-    report = LoadReport(source=source, format=recognised.format)
-    report.left_out, report.notes = dict(recognised.left_out), list(recognised.notes)
+    recognised.source = str(pretrained) if row is None else row.name
     _check_architecture(recognised, name, pretrained)
     target = adapt(
         recognised,
-        report,
         num_classes=num_classes,
         image_size=image_size,
         classes=classes,
         head=head,
         overrides=overrides,
     )
-    fresh = HEAD if report.reinitialised else ()
-    model = filled(target, recognised, str(pretrained), _single, fresh)
-    report.loaded = sum(name in recognised.tensors for name in model.state_dict())
-    _describe(report, recognised, target, row)
-    if image_size is not None and report.preprocess is not None:
-        report.preprocess = {**report.preprocess, "image_size": list(target.size)}
-    model.preprocess = report.preprocess or {}
-    return model, report
+    fresh = HEAD if recognised.reinitialised else ()
+    model = filled(target, recognised, str(pretrained), fresh)
+    recognised.loaded = sum(name in recognised.tensors for name in model.state_dict())
+    recognised.tensors, recognised.check = {}, None  # which hold the file
+    _describe(recognised, target, named=row is not None)
+    if image_size is not None and recognised.preprocess is not None:
+        recognised.preprocess = {**recognised.preprocess, "image_size": list(target.size)}
+    model.preprocess = recognised.preprocess or {}
+    return model, recognised
 
 
-def _describe(
-    report: LoadReport, recognised: Recognised, target: ModelConfig, row: NamedWeights | None
-) -> None:
-    """Adds what is known of the outputs and of how images are prepared."""
-    count, extra = target.num_classes, recognised.extra
-    report.classes, report.tree = _class_names(recognised, target), extra.get("tree", False)
+def _describe(report: Recognised, target: ModelConfig, *, named: bool) -> None:
+    """Adds what is known of the outputs. `named`: the weights were given by name."""
+    count, extra, unnamed = target.num_classes, report.extra, report.classes is None
+    report.classes, report.tree = _class_names(report, target), extra.get("tree", False)
     report.multilabel, regression = extra.get("multilabel", False), extra.get("regression", False)
     report.unanswerable = unanswerable(count, multilabel=report.multilabel, regression=regression)
     if count and not report.reinitialised:
         report.thresholds = extra.get("thresholds") if report.multilabel else None
         report.temperature = extra.get("temperature")
-    if report.classes is not None and recognised.classes is None and row is None:
+    if report.classes is not None and unnamed and not named:
         report.notes.append(f"the file names no classes; {count:,} outputs are taken as ImageNet's")
-    report.preprocess, report.unprepared = recognised.preprocess, recognised.unprepared
-    if recognised.unprepared:
-        report.notes.append(f"how images are prepared is not taken over: {recognised.unprepared}")
-
-
-def _single(tensor: Tensor) -> Tensor:
-    """float32 whatever the file: half precision is a choice of the run, not of the file."""
-    return tensor.float().contiguous()
+    if report.unprepared:
+        report.notes.append(f"how images are prepared is not taken over: {report.unprepared}")
 
 
 def inspect_pretrained(

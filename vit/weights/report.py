@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from vit.console import note, say
+from vit.console import say
 from vit.models.fields import JsonObject
-from vit.models.zoo import ModelConfig
-from vit.preprocessing import Preprocess
 
 
 @dataclass(kw_only=True)
 class LoadReport:
     """Differences between a file and the model that it was loaded into, and facts of the file."""
 
-    source: str
     format: str
+    """Name for people, such as "timm" or "Google npz"."""
+    source: str = ""
     loaded: int = 0
     """Tensors of the model that came from the file."""
     resized: list[str] = field(default_factory=list[str])
@@ -53,14 +52,6 @@ class LoadReport:
             text.append(f"head: {self.head}")
         text += [f"left out: {name}, {why}" for name, why in self.left_out.items()]
         return text + [f"note: {note}" for note in self.notes]
-
-
-def recorded_preprocess(report: LoadReport, config: ModelConfig) -> Preprocess:
-    """The preprocessing that the file records; with a note, the default if it records none."""
-    if report.preprocess is not None:
-        return Preprocess.from_dict(report.preprocess)
-    note("the file does not say how images are prepared: [-1, 1]")
-    return Preprocess.for_model(config.size, config.in_channels)
 
 
 def print_report(report: LoadReport) -> None:

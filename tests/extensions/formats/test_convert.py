@@ -20,14 +20,14 @@ from vit.cli.main import main
 from vit.errors import UserError
 from vit.extensions.formats.cli_convert import run
 from vit.extensions.formats.convert import compare, convert, writable_formats
-from vit.extensions.formats.exporting import Export, Writable
+from vit.extensions.formats.exporting import Export, NativeInfo, Writable
 from vit.extensions.formats.layout import Rule, bound
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 from vit.preprocessing import Preprocess
 from vit.tables import TABLES
 from vit.weights.formats import Recognised
-from vit.weights.native import NativeInfo, save_native
+from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.weight_file import WeightFile
 

@@ -12,9 +12,9 @@ import torch
 from tests.extensions.formats import numpy_forward
 from tests.extensions.formats.checkpoint_peers import assert_same
 from vit.extensions.formats import google
+from vit.extensions.formats.exporting import NativeInfo
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model
-from vit.weights.native import NativeInfo
 from vit.weights.pretrained import load_pretrained
 
 Weights = dict[str, Any]

@@ -18,7 +18,7 @@ from vit.errors import UserError
 from vit.extensions.serving import answer_files
 from vit.extensions.serving.answer_files import columns, identity, opened
 from vit.extensions.serving.answers import Row, answer
-from vit.extensions.serving.engines import Description, Engine
+from vit.extensions.serving.engines import Description, Engine, EngineClassifier
 from vit.inference.classifier import Classifier, PredictOptions
 from vit.preprocessing import Preprocess
 
@@ -76,7 +76,7 @@ def test_an_exported_model_gives_the_same_rows(classifier: Classifier, paths: Pa
 
     about = Description(outputs=["logits"], classes=classifier.classes, preprocess=STEPS)
     engine = Engine("other", run, about, "float32", "weights")
-    exported = Classifier(nn.Identity(), classifier.classes, STEPS, engine=engine)
+    exported = EngineClassifier(nn.Identity(), classifier.classes, STEPS, engine=engine)
     both: list[list[Row]] = [[], []]
     for model, rows in zip((classifier, exported), both, strict=True):
         answer(model, paths, rows.extend, PredictOptions(top=3), features=True, num_workers=0)

@@ -48,9 +48,9 @@ def test_an_engine_gives_the_models_probabilities(
     ours = load(files["torch"]).probabilities(images)
     memory = name == "in memory"
     theirs = load(files["torch"], engine="openvino") if memory else load(files[name])
-    assert theirs.engine is not None and repr(theirs).startswith(f"Classifier({theirs.engine.name}")
+    assert theirs.runtime and repr(theirs).startswith(f"Classifier({theirs.runtime}")
     torch.testing.assert_close(theirs.probabilities(images), ours, atol=1e-5, rtol=0)
-    with pytest.raises(UserError, match=f"{theirs.engine.name} computes on the CPU, not on cuda"):
+    with pytest.raises(UserError, match=f"{theirs.runtime} computes on the CPU, not on cuda"):
         theirs.to("cuda")
 
 

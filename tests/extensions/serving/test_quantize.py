@@ -42,8 +42,7 @@ def test_a_model_of_8_bits_is_kept_with_its_accuracy(
         assert found[name]["accuracy"] == pytest.approx(share)
     assert found["images"] == 36 and found["sees_max_drop"] is not (found["interval"][1] > 100)
     exported = load(file)
-    assert exported.engine is not None and exported.engine.precision == "int8"
-    assert exported.engine.name.endswith(", int8")
+    assert exported.runtime is not None and exported.runtime.endswith(", int8")
     ours, theirs = load(model).probabilities(images), exported.probabilities(images)
     assert 1e-4 < float((ours - theirs).abs().max()) < 0.1
     monkeypatch.setattr("vit.extensions.serving.engines.cpu_features", lambda: " amx_tile")

@@ -16,11 +16,12 @@ from vit.extensions.evaluation.features import (
     found_layer,
 )
 from vit.extensions.serving.engines import Engine, in_openvino, open_engine
+from vit.extensions.serving.image_transform import recorded_preprocess
 from vit.inference.runtimes import Precision, is_export
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess, Resize
 from vit.weights.pretrained import load_pretrained
-from vit.weights.report import print_report, recorded_preprocess
+from vit.weights.report import print_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Frozen:
         else:
             source, report = load_pretrained(weights, image_size=reading.image_size)
             print_report(report)
-            classes, preprocess = report.classes, recorded_preprocess(report, source.config)
+            classes, preprocess = report.classes, recorded_preprocess(source)
             num_classes = source.config.num_classes
             if engine == "openvino":
                 source = _in_openvino(source, layer, preprocess, precision)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from vit.errors import UserError
-from vit.extensions.formats.exporting import Export, Writable, without_temperature
+from vit.extensions.formats.exporting import Export, NativeInfo, Writable, without_temperature
 from vit.extensions.formats.hub import fetch, is_address
 from vit.models.zoo import Model
 from vit.tables import resolve, rows
 from vit.weights.names import TRAINED_ON, record_of
-from vit.weights.native import NativeInfo, save_native
+from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.report import LoadReport
 from vit.weights.weight_file import IN_DIRECTORY

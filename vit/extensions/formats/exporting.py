@@ -11,12 +11,24 @@ from torch import Tensor
 from vit.confidence import carried_over
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
+from vit.models.fields import JsonObject
 from vit.models.zoo import ModelConfig
 from vit.weights.adapt import HEAD
 from vit.weights.formats import Format
-from vit.weights.native import NativeInfo
 from vit.weights.sealed import write_safetensors
 from vit.writing import atomic, write_json
+
+
+@dataclass(frozen=True)
+class NativeInfo:
+    """The description of a model that is written."""
+
+    classes: list[str] | None = None
+    """Class names in the order of the logits."""
+    preprocess: JsonObject | None = None
+    """`Preprocess.to_dict()`."""
+    extra: JsonObject = field(default_factory=dict[str, Any])
+    """Recipe, metrics, source: plain JSON types."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing_extensions import override
 from vit.extensions.formats.exporting import (
     ANY,
     Export,
+    NativeInfo,
     Writable,
     arithmetic_notes,
     check_expressed,
@@ -31,7 +32,6 @@ from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 from vit.weights.formats import Recognised
-from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 from vit.writing import atomic
 

@@ -17,6 +17,7 @@ from vit.extensions.formats.descriptions import check_descriptions
 from vit.extensions.formats.exporting import (
     ANY,
     Export,
+    NativeInfo,
     Writable,
     arithmetic_notes,
     check_expressed,
@@ -31,7 +32,6 @@ from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import sincos2d
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Recognised
-from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 
 _HYBRIDS = {tuple(depths): name for name, depths in FAMILIES["hybrids"].items()}

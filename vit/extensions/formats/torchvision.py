@@ -13,6 +13,7 @@ from vit.errors import UserError
 from vit.extensions.formats.exporting import (
     ANY,
     Export,
+    NativeInfo,
     Writable,
     arithmetic_notes,
     check_expressed,
@@ -23,7 +24,6 @@ from vit.extensions.formats.preprocessing import of_imagenet
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Recognised
-from vit.weights.native import NativeInfo
 from vit.weights.sealed import write_torch
 from vit.weights.weight_file import WeightFile
 

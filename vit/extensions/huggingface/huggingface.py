@@ -12,7 +12,14 @@ from typing_extensions import override
 
 from vit.errors import UserError
 from vit.extensions.formats.descriptions import check_descriptions
-from vit.extensions.formats.exporting import ANY, Export, Writable, check_expressed, directory
+from vit.extensions.formats.exporting import (
+    ANY,
+    Export,
+    NativeInfo,
+    Writable,
+    check_expressed,
+    directory,
+)
 from vit.extensions.formats.layout import exported
 from vit.extensions.formats.preprocessing import HUGGING_FACE, rounding_note, to_huggingface
 from vit.extensions.formats.rotary import Rotary
@@ -21,7 +28,6 @@ from vit.extensions.huggingface.labels import THRESHOLDS, labels
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Recognised
-from vit.weights.native import NativeInfo
 from vit.weights.weight_file import WeightFile
 
 

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from vit.data.decode import open_image
 from vit.errors import UserError, did_you_mean
+from vit.extensions.serving.image_transform import recorded_preprocess
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.weights.pretrained import load_pretrained
-from vit.weights.report import print_report, recorded_preprocess
+from vit.weights.report import print_report
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     """
     model, report = load_pretrained(source)
     print_report(report)
-    preprocess = recorded_preprocess(report, model.config)
+    preprocess = recorded_preprocess(model)
     if image_size is not None:
         replace(model.config, image_size=image_size)  # a UserError before any file is written
         preprocess = replace(preprocess, image_size=image_size)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vit.data.module import ImageData
-    from vit.runs.options import Options
+    from vit.extensions.notebook.program_options import ProgramOptions
     from vit.training.network_training import NetworkTraining
 
 
@@ -105,11 +105,11 @@ def _options(
     callbacks: "Sequence[Callback]" = (),
     augment: Callable[["Image"], Any] | None = None,
     **options: Any,
-) -> "Options":
+) -> "ProgramOptions":
     from lightning.pytorch.callbacks import Callback  # heavy, as are these
 
     from vit.data.sources import SPLIT_WORDS
-    from vit.runs.options import Options
+    from vit.extensions.notebook.program_options import ProgramOptions
     from vit.yaml_reader import flat
 
     for callback in callbacks:
@@ -134,4 +134,4 @@ def _options(
                 "your own module by Lightning's Trainer with vit.ImageData"
             ) from error
         arguments.append(f"--{name}={text}")
-    return Options(arguments, images=images, callbacks=callbacks, augment=augment)
+    return ProgramOptions(arguments, images=images, callbacks=callbacks, augment=augment)

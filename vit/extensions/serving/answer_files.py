@@ -16,6 +16,7 @@ from typing import Any
 
 from vit.errors import UserError, check_types
 from vit.extensions.serving.answers import Row, printable_name
+from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.serving.sole_writer import sole_writer
 from vit.inference.classifier import Classifier, PredictOptions
 from vit.weights.sealed import fingerprint
@@ -36,7 +37,7 @@ ALL = "pictures of all shards"
 
 def identity(classifier: Classifier) -> str:
     """A digest of all that answers depend on, besides the pictures and the precision."""
-    engine = classifier.engine
+    engine = classifier.engine if isinstance(classifier, EngineClassifier) else None
     facts = [
         classifier.classes,
         classifier.preprocess.to_dict(),

@@ -81,7 +81,7 @@ def answer(
     pictures, by default one per core. `batch_size`: by default 32; 8 on a CPU, which is as fast
     there, and sooner done after a signal. Raises UserError for outputs that are not finite.
     """
-    on_cpu = classifier.engine is None and next(classifier.model.parameters()).device.type == "cpu"
+    on_cpu = classifier.runtime is None and next(classifier.model.parameters()).device.type == "cpu"
     batch_size = batch_size or (8 if on_cpu else 32)
     total, tally, read = len(paths), Tally(), partial(_opened, classifier.preprocess, paths)
     loader = range_loader(read, total, batch_size, start=start, num_workers=num_workers)

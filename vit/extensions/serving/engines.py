@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,27 @@ class Engine:
             raise UserError(f"{self.name} computes on the CPU, not on {device}")
 
 
+@dataclass(eq=False, repr=False)
+class EngineClassifier(Classifier):
+    """A classifier whose logits an engine computes on the CPU; its `model` has no weights."""
+
+    _: KW_ONLY
+    engine: Engine
+
+    @property
+    def runtime(self) -> str:
+        return self.engine.name
+
+    def outputs(self, pixels: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        named = self.engine.tensors(pixels)
+        return named["logits"], named["features"] if features else None
+
+    def to(self, device: str | torch.device) -> "EngineClassifier":
+        """UserError for another device than the CPU."""
+        self.engine.check_device(device)
+        return self
+
+
 def open_engine(
     path: str | Path, precision: Precision = "float32", engine: str = "torch"
 ) -> Engine:
@@ -142,7 +163,7 @@ def open_classifier(path: Path, precision: Precision, engine: str) -> Classifier
         raise UserError(f"{path} is an encoder without classes: {commands}")
     if why := unanswerable(len(about.classes), multilabel=about.multilabel):
         raise UserError(f"{path} {why}")
-    return Classifier(
+    return EngineClassifier(
         nn.Identity(),
         about.classes,
         about.preprocess,
@@ -152,6 +173,14 @@ def open_classifier(path: Path, precision: Precision, engine: str) -> Classifier
         tree=about.tree,
         engine=runtime,
     )
+
+
+def classifier_in_openvino(classifier: Classifier, precision: Precision) -> EngineClassifier:
+    """Row of the table `runtimes`. UserError as for `open_engine`."""
+    model: Any = classifier.model
+    engine = in_openvino(model, classifier.preprocess, precision)
+    values = {each.name: getattr(classifier, each.name) for each in fields(classifier)}
+    return EngineClassifier(**{**values, "model": nn.Identity()}, engine=engine)
 
 
 def in_openvino(model: Model, preprocess: Preprocess, precision: Precision = "float32") -> Engine:

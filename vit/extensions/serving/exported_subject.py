@@ -12,7 +12,8 @@ from vit.data.dataset import Batch
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError
-from vit.inference.runtimes import Engine, open_export
+from vit.extensions.serving.engines import Engine
+from vit.inference.runtimes import open_export
 from vit.runs.evaluate import Subject
 from vit.training.image_classifier import ImageClassifier
 

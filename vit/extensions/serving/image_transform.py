@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from vit.console import note
 from vit.data.decode import open_input
 from vit.errors import UserError
 from vit.inference.classifier import Classifier
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 
 if TYPE_CHECKING:
@@ -54,3 +56,11 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
         else Preprocess.for_model(model.config.size, model.config.in_channels)
     )
     return ImageTransform(preprocess.changed(**changes))
+
+
+def recorded_preprocess(model: Model) -> Preprocess:
+    """The preprocessing that a model's file records; else the default, with a note."""
+    if model.preprocess:
+        return Preprocess.from_dict(model.preprocess)
+    note("the file does not say how images are prepared: [-1, 1]")
+    return Preprocess.for_model(model.config.size, model.config.in_channels)

@@ -11,7 +11,7 @@ from vit.console import note
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.extensions.formats.published import Published
-from vit.extensions.serving.engines import Description
+from vit.extensions.serving.engines import Description, EngineClassifier
 from vit.extensions.serving.graph import Graph
 from vit.extensions.serving.image_transform import transforms
 from vit.inference.classifier import Classifier, load
@@ -25,7 +25,8 @@ from vit.weights.sealed import fingerprint
 def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Description]:
     """The graph of a model, and its description. UserError without preprocessing."""
     source = licence = None
-    if is_export(model) if isinstance(model, str | Path) else getattr(model, "engine", None):
+    exported = isinstance(model, EngineClassifier)
+    if exported or (isinstance(model, str | Path) and is_export(model)):
         raise UserError(f"{model} is exported already; export the model that it was made from")
     if isinstance(model, str | Path):
         path = Path(model).expanduser()

@@ -16,6 +16,7 @@ from vit.data.sources import PathList, SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.evaluation.features import Extractor
 from vit.extensions.serving.answer_files import identity
+from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer.pseudo import Answers, check_unseen
 from vit.extensions.transfer.transfer import check_free, check_plan, train
@@ -210,7 +211,8 @@ class SelfTraining:
         """Probabilities `n k` in the order of the classes of train, labels and indices of images,
         as the teacher evaluates them."""
         gpu = torch.cuda.is_available() and self.base.config.trainer.accelerator != "cpu"
-        model: Any = teacher.engine or teacher.model
+        exported = isinstance(teacher, EngineClassifier)
+        model: Any = teacher.engine if exported else teacher.model
         data.preprocess = teacher.preprocess
         outputs = Extractor(model, "logits", device="cuda" if gpu else "cpu")(data, split)
         order = [teacher.classes.index(name) for name in self.base.data.classes]

@@ -3,7 +3,7 @@ import csv
 import numpy as np
 import pytest
 
-from vit.runs.predictions import write_csv
+from vit.extensions.reports.predictions_csv import write_csv
 
 CLASSES = [f"class {i}" for i in range(10)]
 
