@@ -126,7 +126,11 @@ def size_for(config: ModelConfig) -> tuple[int, int]:
     return (64, 64) if isinstance(config, ResNetConfig) else config.size
 
 
-@pytest.mark.parametrize(("to", "kind"), [(to, kind) for to, kinds in CASES for kind in kinds])
+# A BiT that timm can name has fifty layers; it goes there and back in other tests.
+BACK = [(to, kind) for to, kinds in CASES for kind in kinds if (to, kind) != ("timm", "bit")]
+
+
+@pytest.mark.parametrize(("to", "kind"), BACK)
 def test_round_trips_are_exact_to_the_bit(to: str, kind: str, tmp_path: Path) -> None:
     config = dict(CASES)[to][kind]
     model, target = exported(config, to, tmp_path)

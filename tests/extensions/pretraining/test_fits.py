@@ -116,6 +116,7 @@ def test_fine_tuning_starts_from_the_encoder_and_a_zero_head(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("finished", ["mae"], indirect=True)
 def test_an_encoder_is_probed_and_names_nothing(run: Path, vit: Vit, photos: Path) -> None:
     probe = vit("probe", run, "--data", photos, "--kind", "attentive", "--num-workers=0")
     assert probe.status == 0 and "chosen" in probe.out, probe.err
@@ -126,6 +127,7 @@ def test_an_encoder_is_probed_and_names_nothing(run: Path, vit: Vit, photos: Pat
         assert done.err.count("\n") == 1 and "fit a head to it first: vit fit" in done.err
 
 
+@pytest.mark.parametrize("finished", ["mae"], indirect=True)
 def test_other_images_are_all_scored(run: Path, vit: Vit, flat: Path) -> None:
     assert json.loads(vit("test", run, "--data.root", flat, "--json").out)["test/loss"] > 0
     done = vit("validate", run, "--data.root", flat)

@@ -20,11 +20,9 @@ def test_a_part_is_trained_saved_and_read_by_every_command(vit: Vit, photos: Pat
     assert model["variant"] == {"positions": {"name": "relative", "size": [2, 2]}}
     network = package.load("run").model
     assert network.config.variant == model["variant"]
-    for command in ("fewshot", "probe"):
-        done = vit(command, "run", "--data", photos, "--json")
-        assert done.status == 0, done.err
-    counted = json.loads(vit("compare", "run", "--json").out)
-    assert counted
+    for command in (("fewshot", "run", "--data", photos), ("compare", "run")):
+        done = vit(*command, "--json")
+        assert done.status == 0 and json.loads(done.out), done.err
     # Other weights, of another image size: the table keeps the grid that it was made for.
     larger = ("--model.pretrained=run", "--data.image_size=48", "--run_dir=larger")
     done = vit(*fit, *larger)
