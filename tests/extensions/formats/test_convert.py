@@ -24,7 +24,6 @@ from vit.extensions.formats.exporting import Export, Writable
 from vit.extensions.formats.layout import Rule, bound
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
-from vit.preprocessing import Preprocess
 from vit.tables import TABLES
 from vit.weights.formats import Recognised
 from vit.weights.native import NativeInfo, save_native
@@ -419,20 +418,6 @@ def test_nothing_is_overwritten_without_the_option(
 
 def _heads(to: str) -> dict[str, Any]:
     return {"num_heads": 4} if to == "torchvision" else {}
-
-
-def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path) -> None:
-    model = filled(build_model(ViTConfig(**HF)))
-    size = {"image_size": [32, 32]}
-    save_native(tmp_path / "a", model, classes=None, preprocess=size, extra={})
-    for to in ("timm", "huggingface"):
-        convert(tmp_path / "a", tmp_path / to, to)
-        found = inspect_pretrained(tmp_path / to).preprocess
-        assert found is not None
-        prepared, default = Preprocess.from_dict(found), Preprocess(image_size=(32, 32))
-        assert round(32 / prepared.crop_fraction) == round(32 / default.crop_fraction)
-        theirs = {"crop_rounding": "floor" if to == "huggingface" else "even"}
-        assert prepared == default.changed(crop_fraction=prepared.crop_fraction, **theirs)
 
 
 def test_a_destination_is_of_the_formats_kind_and_no_run_and_is_replaced_whole(

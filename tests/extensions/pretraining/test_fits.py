@@ -155,13 +155,11 @@ def test_a_stopped_run_continues_with_its_objective(vit: Vit, photos: Path) -> N
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-@pytest.mark.parametrize("target", ["colors_4x4", "pixels"])
-def test_the_other_targets_go_through_on_a_flat_folder(target: str, vit: Vit, flat: Path) -> None:
-    words = ("--data.root", flat, "--trainer.max_steps=1", f"--model.target={target}")
+def test_another_target_goes_through_on_a_flat_folder(vit: Vit, flat: Path) -> None:
+    words = ("--data.root", flat, "--trainer.max_steps=1", "--model.target=pixels")
     done = vit(*fit_of("masked_patches"), *words)
     assert done.status == 0, done.err
-    assert "val loss" in done.out
-    assert ("colours are right" in done.out) == (target != "pixels")
+    assert "val loss" in done.out and "colours are right" not in done.out
 
 
 def test_a_task_without_labels_needs_a_recipe(vit: Vit, photos: Path) -> None:

@@ -137,7 +137,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "in float32 or bfloat16, not in float64": ("openvino", {"precision": "float64"}),
     "ONNX Runtime computes in the precision of": ("onnx", {"precision": "bfloat16"}),
     "takes images of 16 x 16 pixels only": ("onnx", {"reading": Reading(image_size=(32, 32))}),
-    "computes on the CPU, not on cuda": ("openvino", {"device": "cuda"}),
 }
 
 

@@ -147,14 +147,6 @@ def test_what_needs_attention_says_that_there_is_none() -> None:
     add_lora(built("mixer", "gru", {}), 2)  # its MLPs
 
 
-def test_a_name_alone_is_a_part_with_its_defaults() -> None:
-    short, long = (
-        build_model(ViTConfig(**SMALL, variant={"mixer": part})).config
-        for part in ("axial", {"name": "axial", "axes": "both"})
-    )
-    assert short == long and short.variant == {"mixer": {"name": "axial", "axes": "both"}}
-
-
 def test_other_image_sizes_are_refused_where_they_do_not_fit(tmp_path: Path) -> None:
     for name, message in (
         ("linformer", "each token of 4 x 6 patches, and cannot read 6 x 5"),
