@@ -32,13 +32,6 @@ def test_steps_update_the_weights_and_leave_no_gradient() -> None:
     assert not torch.equal(before, network.eval()(images))
 
 
-def test_inference_runs_in_the_dtype_of_the_weights() -> None:
-    network = shallow_candidate("vit_ti16", (32, 32)).build()
-    for dtype in (torch.float32, torch.bfloat16):
-        answer: Any = inference(network.to(dtype), torch.randn(1, 3, 32, 32))()
-        assert answer.dtype == dtype
-
-
 def test_too_little_memory_names_the_batch_and_other_errors_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -31,11 +31,6 @@ def test_the_share_of_the_limit_is_operations_over_time(vit: Vit) -> None:
 
 def test_several_models_share_the_rounds_and_one_table(vit: Vit) -> None:
     models = ("vit_ti16", "torchvision/resnet18")
-    found = json.loads(vit("bench", *models, "--batch-size", 1, 2, *QUICK).out)
-    assert [report["model"] for report in found] == list(models)
-    for report in found:
-        assert [row["batch_size"] for row in report["rows"]] == [1, 2]
-        assert report["suggestion"] in report["rows"]
     lines = vit("bench", *models, "--batch-size", 1, 2, *QUICK[:-1]).out.splitlines()
     assert [line.split(",")[0] for line in lines[4:8]] == [m for m in models for _ in range(2)]
     assert len({len(line) for line in lines[4:8]}) == 1

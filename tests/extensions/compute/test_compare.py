@@ -1,6 +1,7 @@
 """`vit compare`: rows, options, recipes, runs, figures, and one line for each mistake."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ import pytest
 from PIL import Image
 
 from tests.command import Vit
+from tests.extensions.compute.conftest import shallow_candidate
 from vit import console
 from vit.extensions.compute.comparison import training_rows
 from vit.extensions.compute.table6 import AVERAGE, TABLE6
 from vit.extensions.compute.trainings import CostOptions
 from vit.models.config import ViTConfig
-from vit.models.zoo import build_model
+from vit.models.zoo import build_model, model_config
 from vit.weights.native import save_native
 
 TINY = ViTConfig(
@@ -45,30 +47,39 @@ def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Pat
     return folder
 
 
-def test_each_size_of_a_model_is_a_row(vit: Vit) -> None:
-    found = rows(vit, "ViT-B/16", "--image-size", "224", "192x256")
-    assert [(row["model"], row["image_size"]) for row in found] == [
-        ("vit_b16", [224, 224]),
-        ("vit_b16", [192, 256]),
-    ]
-    assert found[0]["params"] == 86_567_656
-    assert found[0]["flops"] == 2 * found[0]["macs"] == 35_127_656_448
-    assert found[0]["activation_bytes"] > 5 * found[0]["activation_bytes_checkpointing"]
+@pytest.fixture(scope="module")
+def three_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ViT-Ti/16 without positions."""
+    folder = tmp_path_factory.mktemp("layers")
+    model = build_model(model_config("vit_ti16", depth=3, pos_embed="none"))
+    save_native(folder, model, classes=None, preprocess=None, extra={})
+    return folder
+
+
+def test_each_size_of_a_model_is_a_row_of_an_aligned_table(vit: Vit, three_layers: Path) -> None:
+    args = (three_layers, "--image-size", "224", "192x256")
+    found = rows(vit, *args)
+    assert [row["image_size"] for row in found] == [[224, 224], [192, 256]]
+    assert found[0]["flops"] == 2 * found[0]["macs"]
+    assert found[0]["activation_bytes"] > found[0]["activation_bytes_checkpointing"]
     assert "largest_batch" not in found[0]
+    names, units, first, second, *_ = vit("compare", *args).out.splitlines()
+    assert units.split() == ["px", "M", "G/image"] + ["GFLOP/image"] * 2 + ["MiB/image"] * 2
+    assert len(names) == len(first) == len(second) <= 92 + len(str(three_layers))
 
 
-def test_precision_classes_and_memory_change_the_row(vit: Vit) -> None:
-    [base] = rows(vit, "vit_s16", "--memory", "24")
-    [full] = rows(vit, "vit_s16", "--memory", "24", "--precision", "fp32")
-    [more] = rows(vit, "vit_s16", "--memory", "48", "--classes", "10")
-    assert full["activation_bytes"] > 1.5 * base["activation_bytes"]
-    assert more["params"] == base["params"] - 990 * 385
-    assert more["largest_batch"] > 2 * base["largest_batch"]
+def test_precision_classes_and_memory_change_the_row(vit: Vit, three_layers: Path) -> None:
+    [base] = rows(vit, three_layers, "--memory", "24")
+    [full] = rows(vit, three_layers, "--memory", "24", "--precision", "fp32")
+    [more] = rows(vit, three_layers, "--memory", "48", "--classes", "10")
+    assert full["activation_bytes"] > 1.4 * base["activation_bytes"]
+    assert more["params"] == base["params"] - 990 * 193
+    assert more["largest_batch"] >= 2 * base["largest_batch"]
     assert base["largest_batch_checkpointing"] > base["largest_batch"]
 
 
-def test_several_devices_are_rows_with_the_memory_of_one(vit: Vit) -> None:
-    args = ("vit_ti16", "--devices", "2", "64", "--memory", "8")
+def test_several_devices_are_rows_with_the_memory_of_one(vit: Vit, three_layers: Path) -> None:
+    args = (three_layers, "--devices", "2", "64", "--memory", "8")
     found = rows(vit, *args, "--ema")
     ways = [(row["devices"], row["strategy"]) for row in found]
     assert ways == [(2, "ddp"), (2, "fsdp2"), (64, "ddp"), (64, "fsdp2")]
@@ -76,22 +87,19 @@ def test_several_devices_are_rows_with_the_memory_of_one(vit: Vit) -> None:
     assert whole == same and whole["gradients"] == whole["ema"] == 4 * found[0]["params"]
     assert list(small) == ["weights", "gradients", "optimizer", "ema", "exchange"]
     assert small["ema"] < half["ema"] / 16 < whole["ema"] / 31
-    assert found[0]["largest_batch"] < found[1]["largest_batch"] < found[3]["largest_batch"]
+    assert found[0]["largest_batch"] <= found[1]["largest_batch"] <= found[3]["largest_batch"]
     [plain] = rows(vit, *args, "--strategy", "fsdp2", "--precision", "fp32")[1:]
     assert "ema" not in plain["bytes"] and plain["bytes"]["weights"] == small["weights"]
     names, units, *lines = vit("compare", *args).out.splitlines()
     assert names.split()[:5] == ["model", "image", "devices", "weights", "gradients"]
     assert units.split() == ["px", *["GiB"] * 4, *["MiB/image"] * 2, *["images"] * 2]
-    assert lines[3].split()[2:4] == ["64", "fsdp2"] and "exchange: buckets" in " ".join(lines[4:])
+    assert "fsdp2" in lines[3].split() and "exchange: buckets" in " ".join(lines[4:])
 
 
-def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
-    names, units, first, second, *_ = vit("compare", "vit_ti16", "vit_s16").out.splitlines()
-    assert units.split() == ["px", "M", "G/image"] + ["GFLOP/image"] * 2 + ["MiB/image"] * 2
-    assert len(names) == len(first) == len(second) <= 100
-
-
-def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
+def test_all_rows_of_table_6_come_in_order(vit: Vit, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = "vit.extensions.compute.trainings.find_model"
+    model = shallow_candidate("vit_ti16")
+    monkeypatch.setattr(find, lambda name, *_: replace(model, name=name))
     found = rows(vit, "--recipe", "jft")
     assert [(row["model"], row["epochs"]) for row in found] == [(p.model, p.epochs) for p in TABLE6]
     for row, point in zip(found, TABLE6, strict=True):
@@ -122,7 +130,7 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         "data: {dataset: cifar10, batch_size: 100, image_size: [32, 64]}\n"
-        "model: {name: vit_ti16, learning: {freeze_backbone: true}}\n"
+        "model: {name: vit_ti16, architecture: {depth: 1}, learning: {freeze_backbone: true}}\n"
         "trainer: {max_steps: 50, max_epochs: 9, accumulate_grad_batches: 2}\n"
     )
     [row] = rows(vit, "--recipe", recipe)
@@ -134,7 +142,7 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
 
 
 def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
-    args = ("--recipe", "jft", "vit_h14", "--device", "H100", "--utilisation", "0.5")
+    args = ("--recipe", "jft", "vit_b32", "--device", "H100", "--utilisation", "0.5")
     [row] = rows(vit, *args, "--price-per-hour", "2.5")
     days = row["exaflops"] * 1e18 / (0.5 * 989.4e12) / 86_400
     assert row["device_days"] == pytest.approx(days)
@@ -152,13 +160,6 @@ def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None
     assert "pretrained weights, whose compute is not included" in vit("compare", "--runs", run).out
     frozen = a_run(tmp_path / "probe", model={"learning": {"freeze_backbone": True}})
     assert rows(vit, "--runs", frozen)[0]["exaflops"] < 0.5 * row["exaflops"]
-
-
-def test_a_model_directory_is_compared_like_a_named_model(vit: Vit, tmp_path: Path) -> None:
-    save_native(tmp_path / "model", build_model(TINY), classes=None, preprocess=None, extra={})
-    [row] = rows(vit, tmp_path / "model")
-    assert (row["classes"], row["image_size"]) == (3, [16, 16])
-    assert rows(vit, tmp_path / "model", "--image-size", "32")[0]["macs"] > 3 * row["macs"]
 
 
 def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:
@@ -191,9 +192,7 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
     ("args", "message"),
     [
         ("", "nothing to compare: name a model"),
-        ("vit_b17", "unknown model 'vit_b17'; did you mean 'vit_b16'"),
         ("vit_b16 --image-size 225", "vit_b16: image_size=225x225 is not a multiple of patch_size"),
-        ("vit_b16 --device h101", "--device: invalid choice: 'h101' (choose from"),
         ("--recipe transfer/vit", "leaves the model to you"),
         ("--recipe jft vit_s16", "vit_s16 is not in Table 6 of the paper: say how long"),
         ("--recipe jft --image-size 384", "are trained at 224 pixels"),

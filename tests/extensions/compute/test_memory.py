@@ -61,8 +61,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("name", "changes"), CASES)
+@pytest.mark.parametrize(
+    ("name", "changes", "precision"),
+    [*((*case, "bf16") for case in CASES), *((*case, "fp32") for case in CASES[:7:3])],
+)
 def test_counted_activations_are_those_that_are_kept(
     name: str, changes: dict, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

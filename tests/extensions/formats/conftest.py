@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.extensions.formats.loopback import Server, url
+from tests.extensions.formats.mirror import Mirror, mirrored
 from vit.extensions.formats import hub
 from vit.models.config import ViTConfig
 
@@ -31,4 +32,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
     with Server.running(monkeypatch) as server:
         monkeypatch.setattr(hub, "GOOGLE", url(server, ""))
+        yield server
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    """Serves the files of the table of published weights."""
+    with mirrored(tmp_path / "cache", monkeypatch) as server:
         yield server

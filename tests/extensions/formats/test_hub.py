@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,44 +12,45 @@ import vit
 from tests.extensions.formats.conftest import TINY
 from tests.extensions.formats.loopback import COMMIT, Server, url
 from tests.models.small_models import filled
+from tests.processes import together
 from vit.errors import UserError
+from vit.extensions.formats import hub
 from vit.extensions.formats.hub import fetch
 from vit.models.zoo import build_model
 from vit.weights.native import save_native
+from vit.weights.pretrained import load_pretrained
 
 PREPROCESS = {"image_size": [16, 16]}
 
 
-HF_LOAD = """
-import os, sys
-import vit
-from vit.extensions.formats import hub
-from vit.weights.pretrained import load_pretrained
-from vit.errors import UserError
-hub.HUB_SECONDS = float(os.environ.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
-for address in sys.argv[1:]:
-    try:
-        model, report = load_pretrained(address)
-        print(report.format, report.classes, vit.load(address).classes)
-    except UserError as error:
-        print("refused:", error)
-"""
+def load_all(variables: dict[str, str], addresses: tuple[str, ...], answers: Path) -> None:
+    """Writes what each address gives, with huggingface_hub imported anew under these variables."""
+    os.environ.update(variables)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]
+    hub.HUB_SECONDS = float(variables.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
+    with answers.open("w") as lines:
+        for address in addresses:
+            try:
+                _, report = load_pretrained(address)
+                print(report.format, report.classes, vit.load(address).classes, file=lines)
+            except UserError as error:
+                print("refused:", error, file=lines)
 
 
 def hf(server: Server, tmp_path: Path, *addresses: str, **variables: str) -> list[str]:
     """In a process of its own: huggingface_hub reads its environment when it is imported."""
     environment = {
-        **os.environ,
         "HF_ENDPOINT": url(server, ""),
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **variables,
     }
-    command = [sys.executable, "-c", HF_LOAD, *addresses]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    answers = tmp_path / "answers"
+    ended = together(1, tmp_path / "printed", load_all, environment, addresses, answers)
+    assert ended == [0], (tmp_path / "printed" / "0.err").read_text()
+    return answers.read_text().splitlines()
 
 
 def test_hf_repositories_load_from_a_mirror_and_then_without_it(

@@ -5,7 +5,6 @@ The only server is one of ours, on 127.0.0.1.
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tests.extensions.formats.mirror import (
     CLASSIFIER,
     IN21K,
     Mirror,
-    mirrored,
     path_of,
     random_file,
 )
@@ -30,12 +28,6 @@ from vit.extensions.formats import published
 from vit.extensions.formats.convert import convert
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.report import LoadReport
-
-
-@pytest.fixture
-def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    with mirrored(tmp_path / "cache", monkeypatch) as server:
-        yield server
 
 
 def row(name: str = CLASSIFIER) -> published.Published:

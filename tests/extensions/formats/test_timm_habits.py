@@ -32,9 +32,12 @@ MODELS = {
 def pair(case: str, tmp_path: Path, num_classes: int = 5) -> tuple[Any, Any]:
     """timm's model with random weights, and ours that was read from it."""
     name, arguments = MODELS[case]
-    depth = {} if case == "bit" else {"depth": 2, "img_size": 64}
+    make, sizes = timm.create_model, {"depth": 2, "img_size": 64}
+    if case == "bit":
+        make, sizes = timm.models.resnetv2._create_resnetv2_bit, {"width_factor": 1}
+        sizes["layers"] = [1, 1, 1, 1]
     torch.manual_seed(0)
-    theirs = timm.create_model(name, num_classes=num_classes, **depth, **arguments).eval()
+    theirs = make(name, num_classes=num_classes, **sizes, **arguments).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)

@@ -22,7 +22,6 @@ import vit
 from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from vit.errors import UserError
 from vit.weights.pretrained import load_pretrained
-from vit.weights.report import LoadReport
 
 State = dict[str, Tensor]
 timm: Any = pytest.importorskip("timm")
@@ -114,15 +113,6 @@ def timm_train(tmp: Path, *, use_ema: bool = True) -> Saved:
     )
 
 
-def timm_compiled(tmp: Path) -> Saved:
-    """--torchcompile and distributed: timm's loader strips both prefixes."""
-    model = of_timm(1)
-    content = {"state_dict": under("_orig_mod.module.", model.state_dict()), "arch": "vit"}
-    path, home = saved(tmp / "a.pth", content), of_timm(3)
-    home.load_state_dict({k.split("module.")[1]: v for k, v in content["state_dict"].items()})
-    return Saved(path, home.double())
-
-
 def torchvision_references(tmp: Path, *, average: bool = True) -> Saved:
     """references/classification/train.py: model, model_ema with n_averaged, args."""
     from torchvision.models.vision_transformer import VisionTransformer
@@ -149,24 +139,6 @@ def torchvision_references(tmp: Path, *, average: bool = True) -> Saved:
     return Saved(
         saved(tmp / "checkpoint.pth", content),
         home.module.eval().double(),
-        options={} if average else {"weights": "raw"},
-        left_out={"model"} if average else {"model_ema"},
-        average=average,
-    )
-
-
-def deit(tmp: Path, *, average: bool = True) -> Saved:
-    """deit/main.py. Its own --eval reads "model", the raw weights."""
-
-    def build(seed: int) -> Any:
-        kind = timm.models.deit.VisionTransformerDistilled
-        return random(kind(**SIZES, depth=2, num_classes=5), seed)
-
-    raw, ema = build(1), build(2)
-    content = training(raw) | {"model": raw.state_dict(), "model_ema": ema.state_dict()}
-    return Saved(
-        saved(tmp / "checkpoint.pth", content),
-        (ema if average else raw).double(),
         options={} if average else {"weights": "raw"},
         left_out={"model"} if average else {"model_ema"},
         average=average,
@@ -342,12 +314,6 @@ def wrapped(tmp: Path) -> Saved:
     return Saved(saved(tmp / "a.pt", state), model.double())
 
 
-def common_prefix(tmp: Path) -> Saved:
-    model = of_timm(1)
-    save_file(under("backbone.", model.state_dict()), tmp / "model.safetensors")
-    return Saved(tmp / "model.safetensors", model.double())
-
-
 def moco_v3(tmp: Path, *, average: bool = False) -> Saved:
     """moco-v3/main_moco.py. main_lincls.py reads base_encoder, raw weights, without its head."""
     raw, ema = pair(num_classes=0)
@@ -411,11 +377,8 @@ def ijepa(tmp: Path) -> Saved:
 CASES: dict[str, Callable[[Path], Saved]] = {
     "timm train.py": timm_train,
     "timm train.py, raw": lambda tmp: timm_train(tmp, use_ema=False),
-    "timm train.py, compiled": timm_compiled,
     "torchvision references": torchvision_references,
     "torchvision references, raw": lambda tmp: torchvision_references(tmp, average=False),
-    "DeiT": deit,
-    "DeiT, raw as its own script": lambda tmp: deit(tmp, average=False),
     "DINO": dino,
     "DINOv2": dinov2,
     "lightly, MAE": lightly_mae,
@@ -427,7 +390,6 @@ CASES: dict[str, Callable[[Path], Saved]] = {
     "transformers in Lightning": transformers_in_lightning,
     "transformers encoder with a head": transformers_encoder_with_a_head,
     "compile, DDP, FSDP, checkpoints": wrapped,
-    "a common prefix": common_prefix,
     "MoCo v3, raw as its own script": moco_v3,
     "MoCo v3, momentum encoder": lambda tmp: moco_v3(tmp, average=True),
     "MAE": mae,
@@ -506,16 +468,6 @@ def test_a_namespace_may_hold_plain_values_and_nothing_else(tmp_path: Path) -> N
             continue
         with pytest.raises(UserError, match="needs code to be executed to load"):
             load_pretrained(path)
-
-
-def test_the_report_names_what_is_read_and_what_is_not(tmp_path: Path) -> None:
-    raw, average = pair()
-    content = {"state_dict": raw.state_dict(), "state_dict_ema": average.state_dict()}
-    reports: list[LoadReport] = []
-    vit.create_model(pretrained=saved(tmp_path / "a.pth", content), report=reports.append)
-    text = "\n".join(reports[0].lines())
-    assert "left out: state_dict, the raw weights; weights=raw takes them" in text
-    assert "note: these weights are the running average of the training's" in text
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "sines and cosines": {"pos_embed": "sincos2d"},
     "rotary, recomputed": {"pos_embed": "none", "rotary": {}, "recompute": True},
     "norm after pooling": {"norm_after_pool": True, "layer_scale": 0.5},
-    **{
-        name: {"variant": {"positions": {"name": name}}}
-        for name in ("relative", "shaw", "bias_table", "alibi")
-    },
 }
 
 
@@ -182,12 +178,3 @@ def test_prefixes_are_uniform_from_one_to_all_but_one_patch(make: Make) -> None:
     images = torch.zeros(2, 3, 16, 16)
     drawn = [model.corruption(images).chosen for _ in range(20)]
     assert len({tuple(sizes[:, 0].tolist()) for sizes in drawn}) > 10  # also within a batch
-
-
-def test_without_a_mask_the_encoder_is_as_before(make: Make) -> None:
-    encoder = make().model.eval()
-    with torch.no_grad():
-        patches, grid = encoder.embed(torch.randn(2, 3, 16, 16))
-        plain = encoder.encode(patches, grid)
-        both_ways = encoder.encode(patches, grid, bias=prefix_mask(torch.tensor([N, N]), N))
-    torch.testing.assert_close(plain, both_ways)

@@ -116,6 +116,7 @@ def test_fine_tuning_starts_from_the_encoder_and_a_zero_head(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("finished", ["mae"], indirect=True)
 def test_an_encoder_is_probed_and_names_nothing(run: Path, vit: Vit, photos: Path) -> None:
     probe = vit("probe", run, "--data", photos, "--kind", "attentive", "--num-workers=0")
     assert probe.status == 0 and "chosen" in probe.out, probe.err
@@ -126,6 +127,7 @@ def test_an_encoder_is_probed_and_names_nothing(run: Path, vit: Vit, photos: Pat
         assert done.err.count("\n") == 1 and "fit a head to it first: vit fit" in done.err
 
 
+@pytest.mark.parametrize("finished", ["mae"], indirect=True)
 def test_other_images_are_all_scored(run: Path, vit: Vit, flat: Path) -> None:
     assert json.loads(vit("test", run, "--data.root", flat, "--json").out)["test/loss"] > 0
     done = vit("validate", run, "--data.root", flat)
@@ -153,13 +155,11 @@ def test_a_stopped_run_continues_with_its_objective(vit: Vit, photos: Path) -> N
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-@pytest.mark.parametrize("target", ["colors_4x4", "pixels"])
-def test_the_other_targets_go_through_on_a_flat_folder(target: str, vit: Vit, flat: Path) -> None:
-    words = ("--data.root", flat, "--trainer.max_steps=1", f"--model.target={target}")
+def test_another_target_goes_through_on_a_flat_folder(vit: Vit, flat: Path) -> None:
+    words = ("--data.root", flat, "--trainer.max_steps=1", "--model.target=pixels")
     done = vit(*fit_of("masked_patches"), *words)
     assert done.status == 0, done.err
-    assert "val loss" in done.out
-    assert ("colours are right" in done.out) == (target != "pixels")
+    assert "val loss" in done.out and "colours are right" not in done.out
 
 
 def test_a_task_without_labels_needs_a_recipe(vit: Vit, photos: Path) -> None:
@@ -167,24 +167,17 @@ def test_a_task_without_labels_needs_a_recipe(vit: Vit, photos: Path) -> None:
     assert done.status == 2 and "--task mae needs a recipe: -c pretrain/" in done.err
 
 
-RESNET = ("--model.name=bit_r50x1", "--model.architecture=null")
-
-
 @pytest.mark.parametrize(
     ("task", "args", "message"),
     [
         ("masked_patches", ("--task=clasification",), "did you mean 'classification'?"),
-        ("masked_patches", ("--model.fraction=2",), "fraction=2.0 must be in (0, 1)"),
         ("masked_patches", ("--model.target=colour",), "target"),
-        ("masked_patches", RESNET, "not a ResNet"),
         ("masked_patches", ("--model.mixing.mixup=0.2",), "mixing"),
         ("masked_patches", ("--data.sampling.balanced=true",), "balanced needs labels"),
-        ("mae", ("--model.mask_ratio=0.99",), "leaves none of 4 patches to see; lower it"),
         ("mae", ("--model.decoder_width=six",), "model.decoder_width: Expected a int"),
         ("mae", ("--model.variant.mixer=window",), "did you mean 'model.architecture'"),
         ("mae", ("--model.mask_rate=0.5",), "did you mean 'model.mask_ratio'"),
         ("mae", ("--model.schedule.warmup_step=5",), "'warmup_step' is not accepted"),
-        ("autoregressive", ("--model.architecture.class_token=true",), "class_token: false"),
         ("autoregressive", ("--model.prefix=7",), "model.prefix"),
     ],
 )

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from vit.extensions.pretraining.masking import (
     DRAWS,
     color_classes,
-    color_pixels,
     draw_corruption,
     from_patches,
     patch_pixels,
@@ -109,10 +108,3 @@ def test_pixels_of_patches_are_in_the_order_of_the_tokens_and_back() -> None:
     assert patches.shape == (2, 6, 48)
     assert torch.equal(patches[1, 5], images[1, :, 4:8, 8:12].flatten())
     assert torch.equal(from_patches(patches, (8, 12)), images)
-
-
-@pytest.mark.parametrize("side", [1, 4])
-def test_shown_colours_have_the_class_they_show(side: int) -> None:
-    classes = torch.randint(0, 512, (2, 6, side * side))
-    shown = from_patches(color_pixels(classes, 8), (16, 24))
-    assert torch.equal(color_classes(shown, 8, side), classes)

@@ -15,7 +15,7 @@ from vit.data.folder import load_folder
 from vit.data.settings import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
-from vit.extensions.datacheck.check import Pictures, file_findings, whole_splits, write_fixed
+from vit.extensions.datacheck.check import Pictures, file_findings, write_fixed
 from vit.extensions.sources.groups import cut_groups
 
 SHARES = {"val_fraction": 0.1, "test_fraction": 0.2}
@@ -189,8 +189,3 @@ def test_groups_in_two_splits_are_found_and_moved(bursts: Path, tmp_path: Path) 
     again = Pictures(str(tmp_path / "fixed.csv"), group="Patient")
     again.read(0)
     assert not [found for found in file_findings(again) if found.kind == "divided"]
-
-
-def test_whole_splits_by_hand() -> None:
-    split = np.array([0, 0, 1, 2, 1, 2, 0])
-    assert whole_splits("aaabbcc", split).tolist() == [0, 0, 0, 2, 2, 2, 2]

@@ -30,53 +30,6 @@ def variant(**parts: str) -> dict[str, Any]:
     return {kind: {"name": name} for kind, name in parts.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [("gelu", {"activation": "gelu"}), ("swiglu", {"activation": "swiglu", "mlp_dim": 43})],
-)
-def test_what_the_model_has_itself_is_the_same_as_a_part(name: str, plain: Any) -> None:
-    ours, model = small(variant=variant(mlp=name)), small(**plain)
-    model.load_state_dict(ours.state_dict())
-    images = random_images(2, 3, 32, 32)
-    assert torch.equal(ours(images), model(images))
-
-
-@pytest.mark.parametrize("name", ["geglu", "reglu", "swiglu", "liglu", "glu"])
-def test_a_gate_costs_as_many_parameters_as_the_papers_mlp(name: str) -> None:
-    sizes = {"width": 96, "mlp_dim": 384, "num_heads": 4}
-    gated, plain = small(**sizes, variant=variant(mlp=name)), small(**sizes)
-    matrices = [
-        sum(p.numel() for p in model.parameters() if p.ndim > 1) for model in (gated, plain)
-    ]
-    assert matrices[0] == matrices[1]
-
-
-def test_layers_with_norms_after_the_addition_are_torchs() -> None:
-    theirs = filled(
-        nn.TransformerEncoderLayer(32, 4, 64, 0.0, "gelu", layer_norm_eps=1e-6, batch_first=True)
-    )
-    layer = built("residual", "post", {}, activation="gelu").blocks[0]
-    names = {"self_attn.in_proj_": "attn.qkv.", "self_attn.out_proj": "attn.proj"}
-    names |= {"linear1": "mlp.fc1", "linear2": "mlp.fc2"}
-    state = {}
-    for key, value in theirs.state_dict().items():
-        for old, new in names.items():
-            key = key.replace(old, new)
-        state[key] = value
-    layer.load_state_dict(state)
-    x = random_images(2, 24, 32)
-    assert relative_error(layer(x, PLACE), theirs.train()(x)) < 1e-5
-
-
-def test_the_norm_is_torchs_and_that_of_llama() -> None:
-    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-    layer = built("norm", "rms", {}).blocks[0].norm1
-    x = random_images(2, 24, 32)
-    for theirs in (nn.RMSNorm(32, eps=1e-6), llama.LlamaRMSNorm(32, eps=1e-6)):
-        theirs.load_state_dict(layer.state_dict())
-        assert relative_error(layer(x), theirs(x)) < 1e-6
-
-
 @pytest.mark.parametrize("name", ["rezero", "fixup"])
 def test_layers_that_start_at_nothing_leave_their_input_and_norms_are_added_by_name(
     name: str,
@@ -173,15 +126,6 @@ def test_a_capacity_beyond_all_tokens_costs_no_more_and_drops_none() -> None:
     layers[1].load_state_dict(filled(layers[0]).state_dict())
     assert torch.equal(layers[0](x), layers[1](x))
     assert layers[1].places(torch.zeros(2, 24, 1, dtype=torch.long))[1] == 24
-
-
-def test_one_expert_is_the_plain_mlp() -> None:
-    ours = small(variant={"mlp": {"name": "experts", "experts": 1}})
-    plain = small()
-    state = {key.replace(".experts.0.", "."): v for key, v in ours.state_dict().items()}
-    plain.load_state_dict({key: v for key, v in state.items() if "router" not in key})
-    images = random_images(2, 3, 32, 32)
-    assert relative_error(ours(images), plain(images)) < 1e-6
 
 
 @pytest.mark.parametrize("recompute", [False, True])

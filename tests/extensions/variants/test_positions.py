@@ -13,39 +13,11 @@ from vit.extensions import inspection
 from vit.extensions.adaptation.lora import add_lora
 from vit.extensions.formats.convert import convert
 from vit.extensions.inspection.gradients import _relevance
-from vit.extensions.variants.relative import ShawAttention, _slopes
+from vit.extensions.variants.relative import _slopes
 from vit.models.config import ViTConfig
-from vit.models.encoder import Place
 from vit.models.zoo import build_model
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.native import save_native
-
-PLAIN: dict[str, Any] = {**SMALL, "class_token": False, "pool": "gap"}
-
-
-@pytest.mark.parametrize("name", ["learned", "sincos2d", "none"])
-def test_what_the_model_has_itself_is_the_same_as_a_part(name: str) -> None:
-    ours = filled(build_model(ViTConfig(**PLAIN, variant={"positions": {"name": name}})))
-    model = filled(build_model(ViTConfig(**PLAIN, pos_embed=name)))
-    state = ours.state_dict()
-    if name == "learned":
-        state["pos_embed"] = state.pop("positions.position_table")
-    model.load_state_dict(state)
-    for size in (32, 48):
-        images = random_images(2, 3, size, size)
-        assert torch.equal(ours(images), model(images))
-
-
-@pytest.mark.parametrize("prefix", [0, 1])
-def test_the_bias_table_is_timms(prefix: int) -> None:
-    layers = pytest.importorskip("timm.layers")
-    theirs = layers.RelPosBias((4, 6), 4, prefix_tokens=prefix)
-    model = built("positions", "bias_table", {}, "patches", class_token=bool(prefix))
-    ours: Any = model.blocks[0].attn.rel_pos
-    with torch.no_grad():
-        theirs.relative_position_bias_table.copy_(ours.relative_position_bias_table)
-        bias = ours(torch.zeros(1, 4, 24 + prefix, 8), Place(4, 6, prefix))
-    assert torch.equal(bias, theirs.get_bias())
 
 
 def test_a_beit_with_these_weights_is_the_model_with_a_bias_table() -> None:
@@ -79,26 +51,6 @@ def test_slopes_are_those_of_bloom(heads: int) -> None:
     mask = torch.ones(1, 2)  # a distance of 1 between two tokens
     theirs = bloom.build_alibi_tensor(mask, heads, torch.float32)[:, 0, 1]
     assert relative_error(torch.tensor(_slopes(heads)), theirs) < 1e-6
-
-
-def test_shaws_keys_are_those_of_wav2vec2_bert() -> None:
-    peer = pytest.importorskip("transformers.models.wav2vec2_bert")
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4, "attention_dropout": 0.0}
-    clip = {"left_max_position_embeddings": 3, "right_max_position_embeddings": 3}
-    config = peer.Wav2Vec2BertConfig(**sizes, **clip, position_embeddings_type="relative_key")
-    config._attn_implementation = "eager"
-    module = peer.modeling_wav2vec2_bert.Wav2Vec2BertSelfAttention(config)
-    theirs = filled(module)
-    ours: ShawAttention = built("positions", "shaw", {"k": 3}, "patches").blocks[0].attn
-    linear = [theirs.linear_q, theirs.linear_k, theirs.linear_v]
-    with torch.no_grad():
-        ours.qkv.weight.copy_(torch.cat([layer.weight for layer in linear]))
-        ours.qkv.bias.copy_(torch.cat([layer.bias for layer in linear]))
-        ours.proj.load_state_dict(theirs.linear_out.state_dict())
-        ours.rel_pos.key_table.copy_(theirs.distance_embedding.weight)
-        ours.rel_pos.value_table.zero_()  # they have none
-        x = random_images(2, 24, 32)
-        assert relative_error(ours(x, Place(4, 6, 0)), theirs(x)[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["relative", "shaw", "bias_table", "alibi"])
