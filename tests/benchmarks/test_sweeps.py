@@ -4,14 +4,12 @@ import csv
 import itertools
 import json
 import math
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from benchmarks.lib import sweep
 from benchmarks.papers.ablations import page as ablations_page
@@ -30,17 +28,8 @@ LEFT_OUT = {"bee", "dog"}
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Noise of 32 pixels in five classes: 30 to train on, 4 to test, of each."""
-    draws = np.random.default_rng(0)
-    for split, count in (("train", 30), ("test", 4)):
-        for name in CLASSES:
-            folder = tmp_path / "data" / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.png")
-    return tmp_path / "data"
+def pictures(noise: Callable[..., Path]) -> Path:
+    return noise(CLASSES)
 
 
 def drawn(module: ModuleType, data: Path, *draw: Any) -> dict[str, set[tuple[str, str]]]:
@@ -90,60 +79,39 @@ def test_the_models_take_equal_compute() -> None:
     assert flops["vit_32"] < flops["vit_48"] < flops["vit"]
 
 
-def run(module: ModuleType, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    """What a script prints at its end."""
-    sys.argv = ["", "--quick", *options]
-    module.main()
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-
 def test_a_sweep_is_trained_once(
-    pictures: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(data_size, "SHORTER", (0.5,))
-    monkeypatch.setattr(sys, "argv", [])
-    options = ("--data", str(pictures), "--runs", str(pictures.parent / "runs"))
-    first = run(data_size, capsys, *options)["rows"]
+    options = ("--quick", "--data", pictures, "--runs", pictures.parent / "runs")
+    first = script(data_size, *options)["rows"]
     assert [(row["sweep"], row["percent"], row["steps"]) for row in first] == [
         ("part", 50, 4), ("part", 100, 4), ("part", 100, 2), ("all", 50, 4), ("all", 100, 4)
     ]  # fmt: skip
     assert [row["images"]["train"] for row in first] == [42, 87, 87, 70, 145]
     assert all(0 <= score <= 1 for score in first[0]["few_shot"].values())
     monkeypatch.setattr(data_size.trained.__globals__["Options"], "__init__", None)
-    assert run(data_size, capsys, *options)["rows"] == first
-    with pytest.raises(SystemExit, match="was made with other options"):
-        run(data_size, capsys, *options, "--", "--data.batch_size", "32")
+    assert script(data_size, *options)["rows"] == first
+    with pytest.raises(SystemExit, match="other options"):
+        script(data_size, *options, "--", "--data.batch_size", "32")
 
 
-def test_the_ablations_run(
-    pictures: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", [])
-    options = ("--data", str(pictures), "--runs", str(pictures.parent / "runs"))
-    content = run(ablations, capsys, *options)
+def test_the_ablations_run(pictures: Path, script: Callable[..., Any]) -> None:
+    content = script(ablations, "--quick", "--data", pictures, "--runs", pictures.parent / "runs")
     assert [row["sweep"] for row in content["rows"]] == ["head", "optimizer"]
     assert {row["model"]: row["ratio"] for row in content["speed"]}["vit_ti16"] == 1
     shapes = [arm for arm in ablations.arms() if arm[0] == "shape"]
     assert len(shapes) == 17 and len(ablations.arms()) == 17 + 15 + 6
 
 
-def test_self_training_runs(
-    pictures: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", [])
+def test_self_training_runs(pictures: Path, script: Callable[..., Any]) -> None:
     runs = pictures.parent / "runs"
-    content = run(self_training, capsys, "--data", str(pictures), "--runs", str(runs))
-    assert [(row["arm"], row["iteration"], row["seed"]) for row in content["rows"]] == [
-        ("teacher", 0, 0), ("noisy student", 1, 0), ("noisy student", 2, 0),
-        ("without noise", 1, 0), ("hard labels", 1, 0), ("no filter", 1, 0), ("teacher", 0, 1)
+    rows = script(self_training, "--quick", "--data", pictures, "--runs", runs)["rows"]
+    assert [(row["arm"], row["iteration"], row["seed"]) for row in rows] == [
+        ("teacher", 0, 0), ("noisy student", 1, 0), ("without noise", 1, 0),
+        ("hard labels", 1, 0), ("no filter", 1, 0), ("teacher", 0, 1),
     ]  # fmt: skip
-    images = {row["arm"]: row.get("images") for row in content["rows"]}
+    images = {row["arm"]: row.get("images") for row in rows}
     assert images["no filter"] == 5 * 27 and images["noisy student"] % 8 == 0
     with (runs / "seed_0" / "labelled.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
