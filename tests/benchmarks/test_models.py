@@ -98,20 +98,6 @@ def test_ours_is_compared_with_the_best_peer() -> None:
     assert module.mean_ratio([verdict, faster], "fp32") == pytest.approx((1.5 * 3) ** 0.5)
 
 
-def test_a_final_of_the_same_settings_takes_the_place_of_the_first_ratio() -> None:
-    rows = [row("timm, default", 1, 1, 1), row("timm, fp32", 2, 1, 4), row("vit, fp32", 3, 3, 2)]
-    ratios = [1.3, 1.0, 1.1, 1.2, 0.9, 1.4, 1.5]
-    key = {"model": "m", "what": "training", "precision": "fp32"}
-    final = {**key, "ours": "vit, fp32", "ratios": {"timm, fp32": ratios}}
-    [verdict] = module.verdicts(rows, [final])
-    assert verdict["ratio"] == (1.2, 0.9, 1.5) and verdict["rounds"] == 7
-    final["ratios"]["timm, default"] = [1.1] * 7
-    [verdict] = module.verdicts(rows, [final])
-    assert verdict["ratio"] == (1.1, 1.1, 1.1) and verdict["peer"] == "timm, default"
-    [verdict] = module.verdicts(rows, [{**final, "ours": "vit, bf16"}])
-    assert verdict["ratio"] == (1.5, 0.5, 3)  # of another run, whose best setting was another
-
-
 # Ranks of the interval of at least 95 %: table of the sign test.
 @pytest.mark.parametrize(("n", "low", "high"), [(5, 1, 5), (6, 1, 6), (10, 2, 9), (25, 8, 18)])
 def test_the_interval_of_a_median_has_the_ranks_of_the_sign_test(

@@ -1,7 +1,6 @@
 """Sweeps of small runs: draws, reuse, equal compute, and what their seeds say."""
 
 import csv
-import itertools
 import json
 import math
 from collections.abc import Callable
@@ -12,11 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.lib import sweep
-from benchmarks.papers.ablations import page as ablations_page
 from benchmarks.papers.ablations import run as ablations
-from benchmarks.papers.data_size import page
 from benchmarks.papers.data_size import run as data_size
-from benchmarks.papers.self_training import page as self_training_page
 from benchmarks.papers.self_training import run as self_training
 from vit.extensions.compute.candidate import from_config
 from vit.models.zoo import model_config
@@ -121,18 +117,6 @@ def test_self_training_runs(pictures: Path, script: Callable[..., Any]) -> None:
     assert not labelled & others and len(labelled | others) == 5 * 34
 
 
-@pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
-def test_sentences_on_self_training_are_judged_by_their_sides(holds: bool, said: str) -> None:
-    rows = []
-    arms = {("teacher", 0): 0.5, ("without noise", 1): 0.52, ("hard labels", 1): 0.53}
-    arms |= {("no filter", 1): 0.54} | {("noisy student", i): 0.55 + 0.01 * i for i in (1, 2, 3)}
-    for ((arm, iteration), accuracy), seed in itertools.product(arms.items(), range(3)):
-        value = (accuracy if holds else 1 - accuracy) + 0.0001 * seed * iteration
-        of_run = {"arm": arm, "iteration": iteration, "seed": seed}
-        rows.append({**of_run, "accuracy": value, "corrupted": value})
-    assert verdicts(self_training_page.judged({"rows": rows})) == {said}
-
-
 def test_a_verdict_is_that_of_the_interval_over_the_seeds() -> None:
     # 4.3027 is Student's quantile for three seeds, of any table.
     assert sweep.half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
@@ -150,45 +134,3 @@ def test_the_exponent_of_a_power_law_is_found() -> None:
     # By hand: slope 1/2, residuals -1/6, 1/3, -1/6, so its variance is (1/6) / 1 / 2.
     assert noisy["exponent"] == pytest.approx(0.5)
     assert noisy["half_interval"] == pytest.approx(12.7062 * math.sqrt(1 / 12), rel=1e-4)
-
-
-def verdicts(page: str) -> set[str]:
-    """The last column of a table."""
-    return {line.split("|")[-2].strip() for line in page.splitlines()[2:]}
-
-
-@pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
-def test_sentences_on_data_are_judged_by_their_sides(holds: bool, said: str) -> None:
-    # As in the paper: BiT and the small ViT lead on few images, the ViT on many.
-    least, most = {"vit": 0.3, "vit_32": 0.35, "bit": 0.4}, {"vit": 0.6, "vit_32": 0.5, "bit": 0.55}
-    rows = []
-    for percent, accuracies in ((2, least), (30, most), (100, most)):
-        for (model, accuracy), seed in itertools.product(accuracies.items(), range(3)):
-            value = (accuracy if holds else 1 - accuracy) + 0.001 * seed
-            row = {"sweep": "part", "model": model, "percent": percent, "share": 1.0, "seed": seed}
-            gap = (1 if holds else -1) * (2.0 if model == "vit" else 1.0) + 0.01 * seed
-            row |= {"accuracy": value, "few_shot": {"5": value}, "last_val_loss": gap}
-            rows.append(row | {"last_train_loss": 0.0})
-    content = {"rows": rows, "settings": {"percent": [2, 30, 100]}}
-    assert verdicts(page.judged(page.Results(content))) == {said}
-
-
-@pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
-def test_sentences_on_shapes_are_judged_by_their_sides(holds: bool, said: str) -> None:
-    rows = []
-    # Axis -> value -> doublings of compute and of parameters, gain over the centre in points.
-    axes = {
-        "depth": {1: (-2, -2, -12), 2: (-1, -1, -5), 8: (1, 1, 3), 16: (2, 2, 4)},
-        "width": {16: (-2, -4, -1), 32: (-1, -2, -0.5), 128: (1, 2, 0.5), 256: (2, 4, 1)},
-        "MLP": {32: (-1, -1, -1), 64: (-0.5, -0.5, -0.5), 256: (1, 1, 1), 512: (2, 2, 2)},
-        "patch size": {16: (-2, 0, -4), 4: (2, 0, 4)},
-        "all": {2: (-2, -3, -4), 8: (2, 3, 4)},
-    }
-    shapes = [("centre", 0, (0, 0, 0))] + [(a, v, g) for a, e in axes.items() for v, g in e.items()]
-    for (axis, value, (compute, parameters, points)), seed in itertools.product(shapes, range(3)):
-        if not holds:  # parameters explain the accuracy instead
-            compute, parameters = parameters or compute / 100, compute
-        accuracy = 0.5 + (points if holds else -points) / 100 + 0.0001 * seed * (value % 3)
-        row = {"sweep": "shape", "name": axis, "value": value, "seed": seed, "accuracy": accuracy}
-        rows.append(row | {"training_flops": 2.0**compute, "parameters": 2.0**parameters})
-    assert verdicts(ablations_page.judged_shapes(ablations_page.Results({"rows": rows}))) == {said}

@@ -2,8 +2,6 @@
 
 import json
 import math
-import statistics
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,29 +153,6 @@ def summary_of(accuracy: float) -> dict[str, Any]:
     return {**costs, **facts, "metrics": {"test/acc1": accuracy}}
 
 
-def test_one_seed_of_all_arms_comes_before_the_next_and_is_written(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[str, int]] = []
-    file = tmp_path / "results.json"
-
-    def cell(arm: str, seed: int, options: Namespace) -> dict[str, Any]:
-        calls.append((arm, seed))
-        if seed == 1:
-            assert [row["n"] for row in json.loads(file.read_text())["rows"]] == [1, 1]
-        return summary_of(0.5 + 0.1 * seed)
-
-    monkeypatch.setattr(benchmark, "cell", cell)
-    options = ["--data.root", str(data), "--seeds=2", "--arms", "timm_best", "vit"]
-    document = benchmark.main([*options, "--results", str(file)])
-    assert calls == [(arm, seed) for seed in (0, 1) for arm in ("timm_best", "vit")]
-    assert json.loads(file.read_text()) == document
-    second, first = document["rows"]
-    assert (first["label"], second["label"]) == ("timm, best settings", "vit")
-    assert first["accuracies"] == pytest.approx([0.5, 0.6])
-    assert (first["mean"], first["std"]) == pytest.approx((0.55, statistics.stdev([0.5, 0.6])))
-
-
 def test_rows_of_other_arms_stay_under_the_same_settings(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,15 +167,6 @@ def test_rows_of_other_arms_stay_under_the_same_settings(
     assert arms("--arms", "vit") == ["vit", "timm"]
     assert arms("--arms", "vit", "--seconds", "9") == ["vit"]
     assert arms("--arms", "timm", "--seconds", "9") == ["vit", "timm"]
-
-
-def test_vit_is_held_to_the_budget_and_takes_the_options_behind_the_dashes(data: Path) -> None:
-    root = ["--data.root", str(data)]
-    options = benchmark.parsed([*root, "--seconds", "93784", "--", "--model.compile", "true"])
-    arguments = benchmark.fit_arguments(options, 4)
-    assert arguments[arguments.index("--trainer.max_time") + 1] == "01:02:03:04"
-    assert arguments[arguments.index("--trainer.limit_val_batches") + 1] == "0"
-    assert arguments[-4:] == ["--model.compile", "true", "--seed_everything", "4"]
 
 
 def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(
