@@ -6,6 +6,9 @@ import pytest
 
 from vit.extensions.reports import finisher
 
+draw_pictures = finisher.finish
+"""Of a run that has ended without them."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def no_pictures() -> Iterator[None]:

@@ -16,7 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 
 import vit as package
 from tests.command import CLASSES, TINY, Vit, coloured, saved
-from tests.extensions.trust.test_measuring import with_val
+from tests.extensions.trust.conftest import several_labels, with_val
 from tests.killing import in_child, killed_at
 from vit import writing
 from vit.cli.main import main
@@ -250,15 +250,9 @@ def test_a_run_and_images_that_cannot_be_measured_are_one_line(vit: Vit, split: 
     strange = coloured(Path("strange"))
     (strange / "red").rename(strange / "shark")
     refused("strange has classes that run does not know (shark)", "run", "--data", strange)
-    rows = ["path,label,split"]
-    for path in sorted(split.rglob("*.jpg")):
-        label = "red|grün" if path.stem in ("01", "09") else path.parent.name
-        rows.append(f"{path},{label},{path.parent.parent.name}")
-    Path("several.csv").write_text("\n".join(rows), encoding="utf-8")
-    refused(
-        "several.csv has several labels per image, and run names one", "run", "--data=several.csv"
-    )
-    options = ("fit", "-c", "cifar10", "--data", "several.csv", "--steps=1", *TINY)
+    several = several_labels(split)
+    refused("several.csv has several labels per image", "run", "--data", several)
+    options = ("fit", "-c", "cifar10", "--data", several, "--steps=1", *TINY)
     assert vit(*options, "--run-dir=several").status == 0
     refused("compares the energy of its logits already", "several")
     options = ("fit", "-c", "pretrain/mae_cifar10", "--data", split, "--steps=1", *TINY)
