@@ -49,6 +49,10 @@ def test_a_run_with_val_has_a_temperature_that_classify_uses_and_test_repeats(
     assert summary["metrics"]["test/nll"] == pytest.approx(summary["metrics"]["test/loss"])
     again = json.loads(vit("test", "run", "--json").out)
     assert again == {k: pytest.approx(v) for k, v in summary["metrics"].items() if "test/" in k}
+    draw_pictures(Path("run"))
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert f"logits / {temperature:.3g}, fitted to 15 validation images" in page
+    assert "<h3>Sets of classes</h3>" in page
     answers = json.loads(vit("classify", "run", picture, "--json", "--coverage=0.9").out)
     raw = json.loads(vit("classify", "run", picture, "--json", "--raw").out)
     [first, second], [a, b] = ([k["probability"] for k in x[0]["top"][:2]] for x in (answers, raw))
@@ -117,8 +121,6 @@ def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: P
     draw_pictures(Path("run"))
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "<h2>None of these</h2>" in page and "12 validation images, all of known" in page
-    temperature = extra("run")["temperature"]
-    assert f"logits / {temperature:.3g}, fitted to 12 validation images" in page
     stored = Trust.read(Path("run/model"))
     assert stored is not None and stored.usual is not None and stored.usual.shape == (1, 12)
     answers = json.loads(vit("classify", "run", root / "val", "--unknown=0.5", "--json").out)
