@@ -1,4 +1,4 @@
-"""The measured Table 1: exponents, paths and chains against closed forms; resumed."""
+"""The measured Table 1: paths, operations and chains against closed forms; resumed."""
 
 import json
 from pathlib import Path
@@ -56,22 +56,3 @@ def test_operations_are_those_of_theory_and_only_recurrences_wait() -> None:
             assert long - short == pytest.approx(short, rel=0.1), arm
         else:
             assert long == short, arm
-
-
-def test_exponents_of_closed_forms() -> None:
-    sizes = [64, 128, 256, 512]
-    arms = {"both": [1e-6, 1e-6], "forward": [1e-6, 1e-6], "bytes": 1, "operations": 1}
-    rows = [
-        {"axis": "tokens", "tokens": n, "arms": {"softmax": {
-            "both": [n**2 * 1e-9, n**2 * 2e-9, n**2 * 3e-9], "forward": [n * 1e-9] * 2, "bytes": n,
-            "operations": n**2,
-        }, "rnn": {**arms, "both": [n * 64 * 2e-9] * 2, "operations": n}}}
-        for n in sizes
-    ]  # fmt: skip
-    found = page.Results({"rows": rows, "settings": {"rounds": 2}}, "tokens")
-    assert found.timed("softmax", "both") == (pytest.approx(2), pytest.approx(0, abs=1e-9))
-    assert found.beats("rnn", "both") == 128
-    assert page.verdict(found, "softmax", "both") == "as operations"
-    found.rows[512]["softmax"]["operations"] = 1
-    with pytest.raises(KeyError):
-        page.verdict(found, "softmax", "both")

@@ -1,4 +1,4 @@
-"""Sweeps of small runs: draws, reuse, equal compute, and what their seeds say."""
+"""Sweeps of small runs: draws, reuse, equal compute, and the statistics of their seeds."""
 
 import csv
 import json

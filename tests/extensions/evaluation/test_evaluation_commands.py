@@ -176,17 +176,6 @@ def test_val_chooses_and_is_measured_on_without_test(vit: Vit, model: Path, phot
         assert "train 12, val 12; measured on val" in done.err
 
 
-def test_rows_that_the_images_do_not_allow_are_left_out(
-    vit: Vit, model: Path, photos: Path
-) -> None:
-    shots = vit("fewshot", model, "--data", photos, "--num-workers", 0)
-    assert [line.split()[0] for line in shots.out.splitlines()[1:]] == ["shots", "1", "5", "10"]
-    assert "the smallest class has 11 training images" in shots.err
-    near = vit("knn", model, "--data", photos, "--num-workers", 0)
-    assert [line.split()[0] for line in near.out.splitlines()[1:]] == ["k", "10", "20"]
-    assert "33 training images, so there is no k of 100, 200" in near.err
-
-
 def open_with(model: Path, *args: object) -> Bench:
     parser = bench_parser("knn", "")
     return open_bench(parser.parse_args([str(model), *map(str, args)]), "pooled")

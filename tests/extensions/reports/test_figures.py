@@ -14,7 +14,6 @@ from vit.extensions.reports.figures import (
     class_bars,
     confusion,
     labelled_images,
-    legible_name,
     most_confused_classes,
     reliability,
     worst,
@@ -86,13 +85,6 @@ def test_class_bars_start_with_the_lowest_and_leave_undefined_out():
     boxes(figure, axes.texts)
 
 
-def test_bars_of_many_classes_are_the_lowest_and_say_so():
-    figure = class_bars(np.linspace(0, 1, 80), [f"c{i}" for i in range(80)])
-    assert len(figure.axes[0].patches) == SHOWN_CLASSES
-    assert figure.axes[0].get_xlabel() == "average precision (the 30 lowest)"
-    assert png(class_bars(np.array([np.nan]), ["a"]))
-
-
 def test_reliability_shows_shares_with_wilson_intervals_and_counts():
     groups = curve(np.array([0.1, 0.1, 0.9, 0.9, 0.9]), np.array([0, 1, 1, 1, 0]))
     figure = reliability(groups)
@@ -154,11 +146,6 @@ def test_small_images_stay_crisp_and_keep_their_shape():
     height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
     assert height == pytest.approx(4 * width, abs=2)
     assert (sheet[rows.min() : rows.max(), columns.max() + 1] == 255).all()
-
-
-def test_class_names_are_shortened_or_numbered():
-    assert legible_name("a" * 40, 3).count("a") == 23
-    assert legible_name("\ue000", 3) == "#3"
 
 
 def test_wide_characters_take_two_columns():

@@ -17,8 +17,6 @@ from sklearn.neighbors import NearestNeighbors
 import vit as package
 from tests.command import CLASSES, TINY, Vit, coloured, saved
 from tests.extensions.trust.conftest import several_labels, with_val
-from tests.killing import in_child, killed_at
-from vit import writing
 from vit.cli.main import main
 from vit.confidence import TRUST
 from vit.extensions.trust.rejection import Choice
@@ -220,22 +218,6 @@ def test_while_a_fit_writes_it_is_refused(vit: Vit, split: Path) -> None:
     assert done.status == 2 and done.err.count("\n") == 1 and "--run_dir" not in done.err
     assert f"run directory run is being written to by process {os.getpid()} on " in done.err
     assert STORED.read_bytes() == before
-
-
-def test_a_killed_writer_leaves_the_old_file_and_the_next_one_clears_up(
-    vit: Vit, split: Path
-) -> None:
-    before, names = STORED.read_bytes(), sorted(os.listdir("run/model"))
-
-    def killed() -> int:
-        killed_at(writing, "put", 1)
-        return main(["trust", "run"])
-
-    assert in_child(killed) == -9
-    assert STORED.read_bytes() == before and len(os.listdir("run/model")) == len(names) + 1
-    assert answers(vit, split)
-    assert vit("trust", "run").status == 0
-    assert STORED.read_bytes() != before and sorted(os.listdir("run/model")) == names
 
 
 def test_a_run_and_images_that_cannot_be_measured_are_one_line(vit: Vit, split: Path) -> None:
