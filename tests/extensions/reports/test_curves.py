@@ -1,10 +1,9 @@
 import csv
 import warnings
 
-import numpy as np
 import pytest
 
-from vit.extensions.reports.curves import curves, panels_of, positions
+from vit.extensions.reports.curves import curves, panels_of
 from vit.extensions.reports.drawing import png
 from vit.extensions.reports.run_list import read_history
 
@@ -59,12 +58,6 @@ def test_one_epoch_is_drawn_by_images_seen(tmp_path, write_history):
     panels, figure = drawn(read_history(tmp_path / "metrics.csv"))
     assert panels["Loss"]["val"][0] == [320]
     assert figure.axes[0].get_xlabel() == "images seen"
-
-
-def test_images_that_do_not_grow_evenly_with_epochs_are_the_axis():
-    rows = [{"step": e + 1, "epoch": e, "images": 100 + 10 * e} for e in range(3)]
-    assert positions(rows)[1] == "images seen"
-    assert positions([{"step": 4.0, "epoch": 0.0}]) == (np.array([5]), "steps")
 
 
 def test_blanks_and_non_finite_cells_are_left_out(tmp_path):

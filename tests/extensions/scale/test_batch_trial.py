@@ -15,7 +15,7 @@ from tests.command import TINY, Vit
 from tests.processes import together
 from vit.cli.main import main
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
-from vit.extensions.scale.batch_trial import batch_by_trial, batch_sizes, largest_batch
+from vit.extensions.scale.batch_trial import batch_by_trial, largest_batch
 from vit.runs.records import HEADER
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
@@ -62,23 +62,6 @@ def config_of(run: str) -> Any:
 
 def saved_by(run: Path | str) -> Any:
     return torch.load(Path(run, "checkpoints", "last.ckpt"), weights_only=True)
-
-
-@pytest.mark.parametrize(
-    ("whole", "processes", "paired", "sizes"),
-    [
-        (12, 1, False, [1, 2, 3, 4, 6, 12]),
-        (12, 1, True, [2, 4, 6, 12]),
-        (12, 4, True, []),
-        (15, 1, True, [15]),  # one batch is the step: partners are all in it
-        (30, 2, True, []),
-        (1, 1, False, [1]),
-    ],
-)
-def test_batches_divide_the_step(
-    whole: int, processes: int, paired: bool, sizes: list[int]
-) -> None:
-    assert batch_sizes(whole, processes, paired=paired) == sizes
 
 
 def settled(recipes: list[Any], run: Path | None = None, **data: Any) -> tuple[bool, Namespace]:

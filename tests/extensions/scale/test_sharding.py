@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.extensions.scale import sharded
+from tests.models.small_models import filled
 from tests.training.pairs import make_model
 from vit.errors import UserError
 from vit.extensions.adaptation.lora import add_lora
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(scope="module")
 def places(training_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Photos, and weights of other classes and of theirs."""
-    folder, model = tmp_path_factory.mktemp("weights"), make_model().model
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    folder, model = tmp_path_factory.mktemp("weights"), filled(make_model().model)
     for classes in ("xyz", "abc"):
         save_native(folder / classes, model, classes=[*classes], preprocess=None, extra={})
     return [str(training_photos), *(str(folder / classes) for classes in ("xyz", "abc"))]
