@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_images
 
 from vit.data.sources import ImageSet, PathList
 from vit.extensions.evaluation import corruptions
-from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS, Generated, corrupt
+from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS, Generated, corrupt, table_for
 from vit.extensions.serving.reading import range_loader
 from vit.preprocessing import Preprocess
 
@@ -283,3 +283,16 @@ def test_pictures_do_not_depend_on_order_batch_or_process() -> None:
     np.testing.assert_array_equal(backwards[::-1], together)
     workers = range_loader(partial(pictures, images), 5, 2, num_workers=2)
     np.testing.assert_array_equal(np.concatenate([*workers]), together)
+
+
+def test_plasma_is_rough_by_its_decay_and_spans_zero_to_one(draws) -> None:
+    maps = [corruptions.plasma(100, decay, draws) for decay in (1.4, 2, 3)]
+    bends = [abs(np.diff(heights, 2)).mean() for heights in maps]
+    assert all(heights.shape == (128, 128) for heights in maps)
+    assert all((heights.min(), heights.max()) == (0, 1) for heights in maps)
+    assert bends[0] > 2 * bends[1] > 4 * bends[2]
+
+
+def test_the_nearest_table_is_taken() -> None:
+    sizes = [(8, 8), (96, 96), (127, 300), (129, 129), (224, 224), (384, 384)]
+    assert [table_for(size) for size in sizes] == [32, 32, 32, 224, 224, 224]

@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from vit.data.decode import open_image
+from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
-from vit.extensions.evaluation.features import Extractor
+from vit.extensions.evaluation.features import Extractor, images_digest
 from vit.preprocessing import Preprocess
 from vit.weights import sealed as writing
 from vit.weights.sealed import read_sealed, write_sealed
@@ -197,3 +198,33 @@ def test_numbers_that_are_not_finite_and_a_missing_head_are_refused(
         Extractor(model, "pooled")(make_data(), "test")
     with pytest.raises(UserError, match="no head"):
         Extractor(make_model(num_classes=0), "logits")
+
+
+def test_pixels_in_memory_are_distinguished_by_their_bytes() -> None:
+    names, labels = PathList(["a", "b"]), np.array([0, 1])
+    pixels = np.zeros((2, 3, 3), dtype=np.uint8)
+    first = images_digest(ImageSet(pixels.copy(), labels, names))
+    assert first == images_digest(ImageSet(pixels.copy(), 1 - labels, names))
+    pixels[1, 2, 2] = 1
+    assert first != images_digest(ImageSet(pixels, labels, names))
+    assert first != images_digest(ImageSet(np.zeros((2, 9, 1), np.uint8), labels, names))
+
+
+def test_files_are_distinguished_by_order_size_and_time(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_bytes(b"12")
+        os.utime(path, ns=(0, 5))
+    labels = np.array([0, 1])
+
+    def digest(*names: str) -> str:
+        files = PathList(names, str(tmp_path))
+        return images_digest(ImageSet(files, labels, files))
+
+    first = digest("a", "b")
+    assert first == digest("a", "b") != digest("b", "a")
+    os.utime(paths[0], ns=(0, 6))
+    second = digest("a", "b")
+    paths[1].write_bytes(b"123")
+    os.utime(paths[1], ns=(0, 5))
+    assert len({first, second, digest("a", "b")}) == 3

@@ -12,6 +12,8 @@ from sklearn.metrics import precision_recall_curve as curve
 
 from vit.extensions.multilabel.average_precision import best_thresholds
 from vit.extensions.multilabel.scores import MultilabelMetrics
+from vit.extensions.reports.scores import class_lines, class_scores, class_table
+from vit.runs.predictions import Predictions
 from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 
@@ -76,3 +78,29 @@ def test_thresholds_travel_with_a_model_and_follow_its_classes(make_model, tmp_p
     assert report.thresholds == [0.3, 0.1, 0.2]
     _, report = load_pretrained(tmp_path, classes=["x", "y"])  # another head
     assert report.thresholds is None
+
+
+def test_the_table_of_classes_is_scikit_learns() -> None:
+    random = np.random.default_rng(0)
+    scores = random.random((60, 3)).astype(np.float32)
+    labels = (random.random((60, 3)) < 0.4).astype(int)
+    labels[:, 2] = 0
+    order = np.argsort(-scores, axis=1)
+    predictions = Predictions(
+        indices=np.arange(60),
+        names=[str(i) for i in range(60)],
+        labels=labels,
+        top_classes=order,
+        top_probabilities=np.take_along_axis(scores, order, axis=1),
+        label_probabilities=scores[:, 0],
+    )
+    thresholds = np.array([0.3, 0.8, 0.99], dtype=np.float32)
+    rows = class_table(["cat", "dog", "hen"], class_scores(predictions, 3, thresholds))
+    for k, row in enumerate(rows[:2]):
+        assert row["f1"] == pytest.approx(f1_score(labels[:, k], scores[:, k] > thresholds[k]))
+        area = average_precision_score(labels[:, k], scores[:, k])
+        assert row["average_precision"] == pytest.approx(area)
+        assert row["images"] == labels[:, k].sum()
+    assert rows[2]["average_precision"] is None and rows[2]["recall"] is None
+    lines = list(class_lines(rows))
+    assert len(lines) == 4 and lines[-1].split()[:3] == ["hen", "0", "-"]

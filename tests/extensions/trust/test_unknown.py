@@ -108,3 +108,23 @@ def test_of_images_like_val_the_share_is_inside(share: float) -> None:
     assert abs(float(refused) - (1 - share)) < 0.1
     far = torch.full((9, 3), 9.0), -torch.ones(9, 24)
     assert trust.outside(*far, share, multilabel=False).all()
+
+
+def test_features_that_do_not_differ_have_finite_scores() -> None:
+    made = references(np.ones((30, 8)), np.arange(30) % 3)
+    assert all(score.isfinite().all() for score in made.scores(torch.ones(2, 8)).values())
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_by_the_energy_alone_the_share_of_images_like_val_is_inside(
+    share: float, multilabel: bool
+) -> None:
+    logits = torch.from_numpy(RANDOM.normal(size=(20_000, 3)))
+    usual = energy(logits[:1_999], multilabel=multilabel)
+    trust = Trust(usual=usual[None])
+    refused = trust.outside(logits, None, share, multilabel=multilabel)
+    cut = np.sort(usual.numpy())[round(2_000 * share) - 1]
+    expected = energy(logits, multilabel=multilabel).numpy() > cut
+    assert (refused.numpy() != expected).sum() <= 20  # equal but for rounding
+    assert abs(float(refused[1_999:].double().mean()) - (1 - share)) < 0.03
