@@ -62,7 +62,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "resumed": (*PLAIN, "two", *SMALL, "--epochs", "6"),
 }  # fmt: skip
 """Options of `vit fit`; "resumed" is stopped after its best epoch so far, and continued."""
-QUICK = ("finetune_val", "probe", "resumed")
+QUICK = ("resumed",)
 VARYING = re.compile(r"second|version|hardware|command|memory|date|digest|finishers")
 """Entries of summary.json, and columns of metrics.csv, that differ from run to run, or that earlier
 revisions lack."""

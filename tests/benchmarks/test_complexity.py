@@ -1,4 +1,4 @@
-"""The measured Table 1: exponents, paths and chains against closed forms; resumed."""
+"""The measured Table 1: paths, operations and chains against closed forms; resumed."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ def test_sizes_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.Mo
         ours.main(["--results", str(file)])
 
 
-@pytest.mark.parametrize("grid", [[8, 8], [8, 16]])
-def test_paths_are_those_of_theory(grid: list[int]) -> None:
+def test_paths_are_those_of_theory() -> None:
+    grid = [4, 16]
     assert page.THEORY.keys() == ours.ARMS.keys()
     for arm in ("softmax", "window", "axial, alternate", "bigbird", "lstm", "synthesizer, random"):
         assert ours.path(ours.ARMS[arm], grid, 64) == page.THEORY[arm].layers(*grid), arm
@@ -32,45 +32,27 @@ def test_paths_are_those_of_theory(grid: list[int]) -> None:
 
 def test_operations_are_those_of_theory_and_only_recurrences_wait() -> None:
     """Both passes have three products for each one of forward, of 2 operations per multiply-add."""
-    for grid, width in (([8, 8], 64), ([8, 16], 128)):
-        n, d = grid[0] * grid[1], width
-        expected = {
-            "softmax": 4 * n * d**2 + 2 * n * n * d,
-            "window": 4 * n * d**2 + 2 * 16 * n * d,
-            "linformer": 4 * n * d**2 + 4 * 64 * n * d,
-            "rnn": (2 * 2 + 2) * n * d**2,  # both directions, and the sum of them
-            "lstm": (2 * 8 + 2) * n * d**2,
-            "gru": (2 * 6 + 2) * n * d**2,
-            "convolution": 7 * n * d**2,
-            "convolution, depthwise": 7 * n * d + n * d**2,
-            "synthesizer, random": 2 * n * d**2 + n * n * d,
-        }
-        for arm, count in expected.items():
-            counted = ours.operations(ours.ARMS[arm], grid, width, 0)
-            # the first step of a recurrence has no gradient of its state
-            assert counted == pytest.approx(6 * count, rel=0.01), arm
+    n, d = 8 * 16, 64
+    expected = {
+        "softmax": 4 * n * d**2 + 2 * n * n * d,
+        "window": 4 * n * d**2 + 2 * 16 * n * d,
+        "linformer": 4 * n * d**2 + 4 * 64 * n * d,
+        "rnn": (2 * 2 + 2) * n * d**2,  # both directions, and the sum of them
+        "lstm": (2 * 8 + 2) * n * d**2,
+        "gru": (2 * 6 + 2) * n * d**2,
+        "convolution": 7 * n * d**2,
+        "convolution, depthwise": 7 * n * d + n * d**2,
+        "synthesizer, random": 2 * n * d**2 + n * n * d,
+    }
+    for arm, count in expected.items():
+        counted = ours.operations(ours.ARMS[arm], [8, 16], d, 0)
+        # the first step of a recurrence has no gradient of its state
+        assert counted == pytest.approx(6 * count, rel=0.01), arm
     for arm, part in ours.ARMS.items():
-        short, long = (ours.chain(part, grid, 64) for grid in ([8, 8], [8, 16]))
-        if arm in ("rnn", "lstm", "gru"):
-            assert long - short == pytest.approx(short, rel=0.05), arm
+        waits = arm in ("rnn", "lstm", "gru")
+        grids = ([4, 8], [8, 8]) if waits else ([8, 8], [8, 16])
+        short, long = (ours.chain(part, grid, 64) for grid in grids)
+        if waits:
+            assert long - short == pytest.approx(short, rel=0.1), arm
         else:
             assert long == short, arm
-
-
-def test_exponents_of_closed_forms() -> None:
-    sizes = [64, 128, 256, 512]
-    arms = {"both": [1e-6, 1e-6], "forward": [1e-6, 1e-6], "bytes": 1, "operations": 1}
-    rows = [
-        {"axis": "tokens", "tokens": n, "arms": {"softmax": {
-            "both": [n**2 * 1e-9, n**2 * 2e-9, n**2 * 3e-9], "forward": [n * 1e-9] * 2, "bytes": n,
-            "operations": n**2,
-        }, "rnn": {**arms, "both": [n * 64 * 2e-9] * 2, "operations": n}}}
-        for n in sizes
-    ]  # fmt: skip
-    found = page.Results({"rows": rows, "settings": {"rounds": 2}}, "tokens")
-    assert found.timed("softmax", "both") == (pytest.approx(2), pytest.approx(0, abs=1e-9))
-    assert found.beats("rnn", "both") == 128
-    assert page.verdict(found, "softmax", "both") == "as operations"
-    found.rows[512]["softmax"]["operations"] = 1
-    with pytest.raises(KeyError):
-        page.verdict(found, "softmax", "both")

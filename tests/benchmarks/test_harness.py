@@ -12,7 +12,6 @@ from benchmarks.lib import harness
 
 WRITE = """
 import json, pathlib, sys
-from benchmarks.lib import harness
 folder = pathlib.Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "made").open("a").write("x")

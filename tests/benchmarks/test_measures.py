@@ -53,13 +53,6 @@ def test_every_axis_is_measured_and_drawn(
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_exponents_are_slopes_of_time_over_size() -> None:
-    quadratic = {p: scaling.Times((3.0 * p**2, 6.0 * p**2)) for p in (2, 4, 8)}
-    ones = dict.fromkeys(quadratic, 1)
-    assert scaling.exponents("width", quadratic, ones) == pytest.approx([2.0, 2.0])
-    assert scaling.exponents("width", quadratic, {p: p for p in ones}) == pytest.approx([1, 1])
-
-
 def test_startup_is_compared_with_importing_torch(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

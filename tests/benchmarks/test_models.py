@@ -1,4 +1,4 @@
-"""benchmarks/speed/models.py at the smallest size: what is compared, and what decides."""
+"""benchmarks/speed/models.py at the smallest size: what is compared, and by which interval."""
 
 import json
 import sys
@@ -72,44 +72,6 @@ def test_models_are_held_against_timm_and_the_limit(
         assert (row["logit_error"] is not None) == has_error
         if has_error:
             assert 0 < row["logit_error"] < (0.05 if "bf16" in setting else 1e-5)
-
-
-def row(setting: str, *ratios: float) -> dict:
-    """A row of a results file."""
-    facts = {"model": "m", "what": "training", "precision": "fp32", "batch_size": 2, "rounds": 3}
-    facts |= {"utilisation": 0.5, "logit_error": None}
-    return facts | {"setting": setting, "ratios": ratios, "ratio": sorted(ratios)[1]}
-
-
-def test_ours_is_compared_with_the_best_peer() -> None:
-    rows = [
-        row("timm, default", 1, 1, 1),
-        row("timm, fp32", 2, 1, 4),
-        row("torchvision, default", 1.5, 1.5, 1.5),
-        row("vit, fp32", 3, 3, 2),
-    ]
-    [verdict] = module.verdicts(rows)
-    assert (verdict["ours"], verdict["peer"]) == ("vit, fp32", "timm, fp32")
-    assert verdict["peers"] == ["timm, fp32", "torchvision, default"]
-    assert verdict["ratio"] == (1.5, 0.5, 3)  # per round, not of the medians
-    rows[-1] = row("vit, fp32", 6, 6, 6)
-    [faster] = module.verdicts(rows)
-    assert faster["ratio"] == (3, 1.5, 6)
-    assert module.mean_ratio([verdict, faster], "fp32") == pytest.approx((1.5 * 3) ** 0.5)
-
-
-def test_a_final_of_the_same_settings_takes_the_place_of_the_first_ratio() -> None:
-    rows = [row("timm, default", 1, 1, 1), row("timm, fp32", 2, 1, 4), row("vit, fp32", 3, 3, 2)]
-    ratios = [1.3, 1.0, 1.1, 1.2, 0.9, 1.4, 1.5]
-    key = {"model": "m", "what": "training", "precision": "fp32"}
-    final = {**key, "ours": "vit, fp32", "ratios": {"timm, fp32": ratios}}
-    [verdict] = module.verdicts(rows, [final])
-    assert verdict["ratio"] == (1.2, 0.9, 1.5) and verdict["rounds"] == 7
-    final["ratios"]["timm, default"] = [1.1] * 7
-    [verdict] = module.verdicts(rows, [final])
-    assert verdict["ratio"] == (1.1, 1.1, 1.1) and verdict["peer"] == "timm, default"
-    [verdict] = module.verdicts(rows, [{**final, "ours": "vit, bf16"}])
-    assert verdict["ratio"] == (1.5, 0.5, 3)  # of another run, whose best setting was another
 
 
 # Ranks of the interval of at least 95 %: table of the sign test.

@@ -1,4 +1,4 @@
-"""The experiment on positions: every arm, continued where it was; differences and verdicts."""
+"""The experiment on positions: every arm, continued where it was, and what it reads."""
 
 import json
 from pathlib import Path
@@ -72,30 +72,3 @@ def test_folders_are_read_in_another_order_and_tested_at_other_sizes(tmp_path: P
     row = positions.train(setting, positions.splits((images, labels, tests), "cpu"), "none", 0)
     assert list(row["by_size"]) == [24, 32, 48, 64]
     assert row["by_size"][32] == row["accuracy"]
-
-
-def test_differences_are_paired_by_seed_and_judged_by_their_interval() -> None:
-    scores = {"a": [3.0, 4.0, 5.5], "b": [1.0, 2.0, 3.0], "none": [1.0, 1.5, 2.0, 9.0]}
-    rows = page.Rows(
-        {
-            "rows": [
-                {"data": "digits", "arm": arm, "seed": seed, "accuracy": value}
-                for arm, values in scores.items()
-                for seed, value in enumerate(values)
-            ]
-        }
-    )
-    mean, half, n = rows.difference("digits", page.Claim("", ["a", "b"], ["none"]))
-    gains = np.array([2 - 1.0, 3 - 1.5, 4.25 - 2])
-    assert (mean, n) == (pytest.approx(gains.mean()), 3)
-    assert half == pytest.approx(4.3027 * gains.std(ddof=1) / 3**0.5, rel=1e-4)
-    assert rows.difference("digits", page.Claim("", ["a"], ["c"])) is None
-    assert rows.cell("digits", "b", page.Claim("", [], []).score) == "2.0 ± 1.0"
-    for mean, equal, answer in (
-        (2, False, "seen"),
-        (-2, False, "not seen"),
-        (0.5, False, "within noise"),
-        (2, True, "not seen"),
-        (-0.5, True, "within noise, as claimed"),
-    ):
-        assert page.verdict(mean, 1.0, equal) == answer

@@ -1,38 +1,22 @@
-"""The laboratory of pre-training: its draws, order and rows, and the rule of its verdicts."""
+"""The laboratory of pre-training: its draws, its quick run and the cost of mask tokens."""
 
 import csv
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
-from scipy.stats import t
 
 from benchmarks.papers.pretraining import cost as mae_cost
 from benchmarks.papers.pretraining import page
 from benchmarks.papers.pretraining import run as script
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Noise of 32 pixels in three classes: 30 to train on, 4 to test, of each."""
-    draws = np.random.default_rng(0)
-    for split, count in (("train", 30), ("test", 4)):
-        for name in "abc":
-            folder = tmp_path / "data" / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.png")
-    return tmp_path / "data"
-
-
 def test_the_quick_run_is_complete_and_is_not_made_twice(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch
+    noise: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pictures = noise("abc")
     monkeypatch.setattr(script, "QUICK_ARMS", (script.RANDOM, script.PREFIX))
     runs, file = pictures.parent / "runs", pictures.parent / "results.json"
     words = ["--quick", "--data", str(pictures), "--runs", str(runs), "--results", str(file)]
@@ -51,8 +35,8 @@ def test_the_quick_run_is_complete_and_is_not_made_twice(
         script.main(words[1:])
 
 
-def test_shares_lie_in_each_other_and_val_in_none(pictures: Path) -> None:
-    found = {}
+def test_shares_lie_in_each_other_and_val_in_none(noise: Callable[..., Path]) -> None:
+    pictures, found = noise("abc"), {}
     for percent in (10, 50):
         file = script.draw(pictures, percent, script.QUICK, pictures.parent / f"{percent}.csv")
         with file.open(newline="") as stream:
@@ -63,44 +47,6 @@ def test_shares_lie_in_each_other_and_val_in_none(pictures: Path) -> None:
         assert Counter(r["split"] for r in rows)["test"] == 6
     assert found[10]["train"] < found[50]["train"] and found[10]["val"] == found[50]["val"]
     assert not found[50]["train"] & found[50]["val"] and len(found[50]["val"]) == 6
-
-
-def made(script: Any) -> list[dict[str, Any]]:
-    """Rows of all arms, in the order of the turns; the accuracy on val chooses."""
-    rows: list[dict[str, Any]] = []
-    for seed, arm in script.turns(rows, False):
-        at = list(script.ARMS).index(arm)
-        row = {"arm": arm, "seed": seed, "val 10 %": at if seed == 0 else -1}
-        row |= {column: at + seed for column in script.COLUMNS}
-        rows.append({**row, "attentive": at + 2 * seed, "pretraining_cpu_seconds": 1.0})
-    return rows
-
-
-def test_every_arm_has_a_seed_and_the_best_of_each_kind_three() -> None:
-    rows = made(script)
-    assert [row["arm"] for row in rows[: len(script.ARMS)]] == list(script.ARMS)
-    counts = Counter(row["arm"] for row in rows)
-    tokens = f"{script.BEST_MAE}, {script.TOKENS}"  # the last of MAE
-    assert {arm for arm, count in counts.items() if count == 3} == {
-        script.RANDOM, script.MASKED, tokens, script.PREFIX
-    }  # fmt: skip
-    assert sorted(counts.values()) == [1] * 7 + [3] * 4
-    assert {row["seed"] for row in rows[-8:]} == {1, 2}
-
-
-def test_a_verdict_is_that_of_the_pooled_noise() -> None:
-    found = page.Results({"rows": made(script)})
-    # Seeds give at, at + 1, at + 2: variance 1 in each of the four arms that have three.
-    assert found.noise("10 %") == (1.0, 8)
-    assert found.noise("attentive", "logistic") == (1.0, 8)
-    claim = script.Claim("", "", ("AIM", "10 %"), (script.CAUSAL, "10 %"))
-    points, half = found.difference(claim)
-    assert points == 2.0  # 10 + 1, less 9
-    assert half == pytest.approx(t.ppf(0.975, 8) * (1 / 3 + 1) ** 0.5)
-    within = script.Claim("", "", ("AIM", "attentive"), ("AIM", "logistic"))
-    assert found.difference(within) == (1.0, pytest.approx(t.ppf(0.975, 8) / 3**0.5))
-    said = [page.verdict((points, 1.0)) for points in (1.1, -1.1, 0.9, -0.9)]
-    assert said == ["seen", "not seen", "within noise", "within noise"]
 
 
 def test_the_cost_of_mask_tokens_is_counted_and_timed() -> None:

@@ -1,11 +1,7 @@
-"""Accuracy after a time budget: clock, schedule, counts, cells."""
+"""Accuracy after a time budget: what the arms are, and that each is held to it."""
 
 import json
 import math
-import statistics
-from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
 
 from benchmarks.lib import harness
 from benchmarks.speed import time_peers as peers
@@ -41,79 +36,6 @@ def data(tmp_path: Path) -> Path:
                 pixels[..., channel] = 180
                 Image.fromarray(pixels).save(folder / f"{i:02}.jpg")
     return tmp_path / "data"
-
-
-@dataclass
-class Recorded:
-    """A learner with steps of one second and four steps per epoch; its own clock."""
-
-    now: float = 100.0
-    rates: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-        self.learner = peers.Learner(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-            loss=self.loss,
-            epoch=lambda: self.batches(3, 3, 3, 3),
-            test=lambda: self.batches(4, 3),
-            images={"train": 12, "test": 7},
-            setting=peers.Setting("timm", "test"),
-            device=torch.device("cpu"),
-            read=(2.0, 1.0),
-        )
-
-    def monotonic(self) -> float:
-        return self.now
-
-    process_time = monotonic
-
-    def batches(self, *counts: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for count in counts:
-            yield torch.randn(count, 1, 2, 2), torch.zeros(count, dtype=torch.long)
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        self.now += 1
-        self.rates.append(self.learner.optimizer.param_groups[0]["lr"])
-        return logits.square().mean()
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    recorded = Recorded()
-    monkeypatch.setattr(peers, "time", recorded)
-    return recorded
-
-
-def test_the_rate_follows_the_share_of_the_budget_that_has_passed(recorded: Recorded) -> None:
-    factor = peers.cosine
-    assert factor(0, 0.025) == pytest.approx(0.5)
-    for used in (0.05, 0.3, 1.0):  # from the end of the warm-up to that of the budget
-        cosine = (1 + np.cos(np.pi * (used - 0.05) / 0.95)) / 2
-        assert factor(0, used) == factor(10_000, used) == pytest.approx(cosine)
-    peers.train(recorded.learner, 40)
-    assert recorded.rates == pytest.approx([0.5 * factor(0, s / 40) for s in range(40)])
-
-
-def test_the_budget_ends_training_and_decoding_counts_as_cost(recorded: Recorded) -> None:
-    assert peers.train(recorded.learner, 10.5) == {
-        "steps": 11,
-        "images_seen": 33,
-        "train_seconds": 11 + 2,
-        "train_cpu_seconds": 11 + 1,
-    }
-
-
-def test_scoring_counts_every_test_image(recorded: Recorded) -> None:
-    linear: Any = recorded.learner.model[1]
-    nn.init.zeros_(linear.weight)
-    for bias, accuracy in (([1.0, 0.0], 1), ([0.0, 1.0], 0)):
-        linear.bias.data = torch.tensor(bias)
-        assert recorded.learner.accuracy() == accuracy
-    recorded.learner.images["test"] = 8
-    with pytest.raises(RuntimeError, match="7 test images were counted of 8"):
-        recorded.learner.accuracy()
 
 
 def autocast(learner: Any) -> bool:
@@ -153,54 +75,6 @@ def summary_of(accuracy: float) -> dict[str, Any]:
     costs = {"images_seen": 1000, "steps": 10, "train_seconds": 2.0, "train_cpu_seconds": 3.0}
     facts = {"images": {"train": 20, "test": 10}, "parameters": 7, "settings": {}}
     return {**costs, **facts, "metrics": {"test/acc1": accuracy}}
-
-
-def test_one_seed_of_all_arms_comes_before_the_next_and_is_written(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[str, int]] = []
-    file = tmp_path / "results.json"
-
-    def cell(arm: str, seed: int, options: Namespace) -> dict[str, Any]:
-        calls.append((arm, seed))
-        if seed == 1:
-            assert [row["n"] for row in json.loads(file.read_text())["rows"]] == [1, 1]
-        return summary_of(0.5 + 0.1 * seed)
-
-    monkeypatch.setattr(benchmark, "cell", cell)
-    options = ["--data.root", str(data), "--seeds=2", "--arms", "timm_best", "vit"]
-    document = benchmark.main([*options, "--results", str(file)])
-    assert calls == [(arm, seed) for seed in (0, 1) for arm in ("timm_best", "vit")]
-    assert json.loads(file.read_text()) == document
-    second, first = document["rows"]
-    assert (first["label"], second["label"]) == ("timm, best settings", "vit")
-    assert first["accuracies"] == pytest.approx([0.5, 0.6])
-    assert (first["mean"], first["std"]) == pytest.approx((0.55, statistics.stdev([0.5, 0.6])))
-
-
-def test_rows_of_other_arms_stay_under_the_same_settings(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(benchmark, "cell", lambda arm, seed, options: summary_of(0.5))
-
-    def arms(*options: str) -> list[str]:
-        file = str(tmp_path / "results.json")
-        given = ["--data.root", str(data), "--results", file, *options]
-        return [row["arm"] for row in benchmark.main(given)["rows"]]
-
-    assert arms("--arms", "timm", "--seeds", "1") == ["timm"]
-    assert arms("--arms", "vit") == ["vit", "timm"]
-    assert arms("--arms", "vit", "--seconds", "9") == ["vit"]
-    assert arms("--arms", "timm", "--seconds", "9") == ["vit", "timm"]
-
-
-def test_vit_is_held_to_the_budget_and_takes_the_options_behind_the_dashes(data: Path) -> None:
-    root = ["--data.root", str(data)]
-    options = benchmark.parsed([*root, "--seconds", "93784", "--", "--model.compile", "true"])
-    arguments = benchmark.fit_arguments(options, 4)
-    assert arguments[arguments.index("--trainer.max_time") + 1] == "01:02:03:04"
-    assert arguments[arguments.index("--trainer.limit_val_batches") + 1] == "0"
-    assert arguments[-4:] == ["--model.compile", "true", "--seed_everything", "4"]
 
 
 def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(

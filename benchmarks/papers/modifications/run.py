@@ -147,14 +147,14 @@ def train(setting: Setting, data: dict[str, Split], arm: str, seed: int) -> dict
     }
 
 
-def speeds(setting: Setting, device: str, rounds: int) -> dict[str, float]:
-    """Training steps per second of every arm, which take turns."""
+def speeds(setting: Setting, device: str, rounds: int, shortest: float) -> dict[str, float]:
+    """Training steps per second of every arm, which take turns of at least `shortest` seconds."""
     images = torch.randn(setting.batch, 3, setting.pixels, setting.pixels, device=device)
     steps = {}
     for arm in ARMS:
         step = training(build_model(config_of(setting, arm)).to(device), "fp32")
         steps[arm] = partial(step, images)
-    times = take_turns("steps", steps, rounds, device)
+    times = take_turns("steps", steps, rounds, device, shortest)
     return {arm: round(1 / found.median, 2) for arm, found in times.items()}
 
 
@@ -177,8 +177,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     if options.quick:
         data, setting = "digits", QUICK
     content = run("modifications", options, {data: setting}, schedule(data, options.quick), train)
-    rounds = 1 if options.quick else 5
-    content["steps_per_second"] = speeds(setting, options.device, rounds)
+    rounds, shortest = (1, 0.0) if options.quick else (5, 0.05)
+    content["steps_per_second"] = speeds(setting, options.device, rounds, shortest)
     publish(content, options, on_device("papers/modifications/results", options.device))
     return content
 

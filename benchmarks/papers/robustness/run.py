@@ -70,9 +70,8 @@ def main() -> None:
     kept = ("train_cpu_seconds", "steps", "parameters", "metrics")
     training = {"recipe": "cifar10", **{name: summary[name] for name in kept}}
     facts = {**scores, "model": "run", "data": "CIFAR-10 (JPEG)", "training": training}
-    picture = sheet()
     if not options.quick:
-        SHEET.write_bytes(picture)
+        SHEET.write_bytes(sheet())
     publish(document("vit robustness", rows, **facts), options, "papers/robustness/results")
 
 

@@ -167,7 +167,7 @@ def main() -> None:
     parser.set_defaults(corrupted=CORRUPTED)
     options = parser.parse_args()
     if options.quick:
-        options.seeds, options.steps, options.iterations, options.teachers = 1, 4, 2, 2
+        options.seeds, options.steps, options.iterations, options.teachers = 1, 2, 1, 2
         options.pseudo, options.corrupted = {**PSEUDO, "confidence": 0.0, "per_class": 8}, 0
     name = on_device("papers/self_training/results", options.device)
     rows: Rows = []

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from tests.grouped import image_classifier, tuned
+from tests.models.small_models import filled
 from vit.errors import UserError
 from vit.extensions.adaptation.lora import LoRA, LoraLinear, add_lora, merge_lora
 from vit.extensions.recipes.ema import EMA
@@ -33,11 +34,7 @@ DINOV3: dict[str, Any] = {
 
 def random_model(**options: Any) -> Any:
     """A model in which no tensor is zero."""
-    model = build_model(ViTConfig(**{**TINY, "num_classes": 3, **options}))
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model
+    return filled(build_model(ViTConfig(**{**TINY, "num_classes": 3, **options})), 1).train()
 
 
 def with_factors(model: Any, rank: int, seed: int = 2) -> Any:

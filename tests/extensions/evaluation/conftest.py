@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from tests.grouped import image_data
+from tests.models.small_models import filled
+from tests.pictureless import no_pictures
 from vit.data.module import ImageData
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 
+__all__ = ["no_pictures"]
 SIZES = {"train": (9, 8, 7), "test": (4, 3, 5)}
 
 
@@ -68,11 +70,6 @@ def make_model() -> Callable[..., VisionTransformer]:
             "num_heads": 2,
             "num_classes": 3,
         }
-        model = VisionTransformer(ViTConfig(**{**fields, **changes}))
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.normal_(0, 0.3, generator=generator)
-        return model
+        return filled(VisionTransformer(ViTConfig(**{**fields, **changes})))
 
     return make

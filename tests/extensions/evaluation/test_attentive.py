@@ -92,11 +92,3 @@ def test_the_scale_of_the_features_is_nothing_also_to_few_images() -> None:
     ]
     assert results[0].accuracy == pytest.approx(results[1].accuracy, abs=0.02)
     assert results[0].accuracy > 0.45  # 0.33 by chance
-
-
-def test_the_last_fit_sees_val_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attentive, "RATES", (1e-3,))
-    train, test = found_by_one_patch(60, 0), found_by_one_patch(50, 1)
-    first, second = ((train[0][rows], train[1][rows]) for rows in (slice(40), slice(40, None)))
-    with_val = attentive_accuracy(first, test, 3, 2, val=second, epochs=2)
-    assert with_val.accuracy == attentive_accuracy(train, test, 3, 2, epochs=2).accuracy

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.command import TINY, Vit
+from tests.command import CLASSES, TINY, Vit, saved
 from vit.data.find import find_splits
 from vit.data.folder import load_folder
 from vit.data.settings import Columns, Loading, Reading, Splitting
@@ -23,34 +23,16 @@ from vit.extensions.evaluation.frozen import Bench
 from vit.extensions.evaluation.knn import knn_accuracy
 from vit.extensions.evaluation.probe import probe_accuracy
 from vit.inference.classifier import load
-from vit.models.config import ViTConfig
-from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import model_config
-from vit.weights.native import save_native
 
-CLASSES = ["blue", "green", "red"]
 WITHOUT_VAL = Reading(cut=Splitting(val_fraction=0.0))
 COMMANDS = ("fewshot", "knn", "probe")
 
 
-def save_model(folder: Path, num_classes: int = 3, classes: list[str] | None = None) -> Path:
-    """A ViT for 16 x 16 pixels with random weights and a tanh layer before its head."""
-    config = ViTConfig(
-        image_size=(16, 16), patch_size=8, width=16, depth=1, mlp_dim=16, num_heads=2,
-        num_classes=num_classes, representation_size=12,
-    )  # fmt: skip
-    model, generator = VisionTransformer(config), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.3, generator=generator)
-    preprocess = {"image_size": [16, 16], "resize": "crop", "crop_fraction": 0.875}
-    save_native(folder, model, classes=classes, preprocess=preprocess, extra={})
-    return folder
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return save_model(tmp_path / "model", classes=CLASSES)
+    """With a tanh layer before its head."""
+    return saved(tmp_path / "model", representation_size=12)
 
 
 def features(model: Path, photos: Path, tanh: bool, reading: Reading = WITHOUT_VAL) -> Any:
@@ -176,17 +158,6 @@ def test_val_chooses_and_is_measured_on_without_test(vit: Vit, model: Path, phot
         assert "train 12, val 12; measured on val" in done.err
 
 
-def test_rows_that_the_images_do_not_allow_are_left_out(
-    vit: Vit, model: Path, photos: Path
-) -> None:
-    shots = vit("fewshot", model, "--data", photos, "--num-workers", 0)
-    assert [line.split()[0] for line in shots.out.splitlines()[1:]] == ["shots", "1", "5", "10"]
-    assert "the smallest class has 11 training images" in shots.err
-    near = vit("knn", model, "--data", photos, "--num-workers", 0)
-    assert [line.split()[0] for line in near.out.splitlines()[1:]] == ["k", "10", "20"]
-    assert "33 training images, so there is no k of 100, 200" in near.err
-
-
 def open_with(model: Path, *args: object) -> Bench:
     parser = bench_parser("knn", "")
     return open_bench(parser.parse_args([str(model), *map(str, args)]), "pooled")
@@ -220,7 +191,7 @@ def test_features_are_kept_unless_told_otherwise(
     def how(*options: object) -> list[str]:
         done = vit("knn", model, "--data", photos, "--num-workers", 0, *options)
         assert done.status == 0
-        lines = [line for line in done.err.splitlines() if " images, 16 features, " in line]
+        lines = [line for line in done.err.splitlines() if " images, 24 features, " in line]
         return [line.split("features, ")[1].split(" in ")[0] for line in lines]
 
     computed, read = ["computed"] * 2, ["from the cache"] * 2

@@ -49,17 +49,6 @@ def test_every_image_is_used_once_in_order_whatever_the_batch(
     assert found.values.dtype == np.float32 and not found.cached
 
 
-def test_a_model_without_tanh_layer_has_one_file_for_both_layers(
-    make_model: Callable, make_data: Callable, tmp_path: Path
-) -> None:
-    before, pooled = (Extractor(make_model(), x, cache=tmp_path) for x in ("pre_logits", "pooled"))
-    assert before.layer == pooled.layer == "pooled"
-    first, second = before(make_data(), "test"), pooled(make_data(), "test")
-    assert second.cached and np.array_equal(first.values, second.values)
-    with_tanh = make_model(representation_size=10)
-    assert Extractor(with_tanh, "pre_logits").layer == "pre_logits"
-
-
 def test_a_second_call_reads_the_file_and_runs_no_model(
     make_model: Callable, make_data: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,36 +99,6 @@ def test_a_change_of_any_dependency_leads_to_recomputation(
         assert not extractor(data, "test" if what == "split" else "train").cached, what
     Image.new("RGB", (18, 14), "white").save(labelled_photos / "train" / "green" / "1.png")
     assert not Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train").cached
-
-
-def test_pixels_in_memory_are_distinguished_by_their_bytes() -> None:
-    names, labels = PathList(["a", "b"]), np.array([0, 1])
-    pixels = np.zeros((2, 3, 3), dtype=np.uint8)
-    first = images_digest(ImageSet(pixels.copy(), labels, names))
-    assert first == images_digest(ImageSet(pixels.copy(), 1 - labels, names))
-    pixels[1, 2, 2] = 1
-    assert first != images_digest(ImageSet(pixels, labels, names))
-    assert first != images_digest(ImageSet(np.zeros((2, 9, 1), np.uint8), labels, names))
-
-
-def test_files_are_distinguished_by_order_size_and_time(tmp_path: Path) -> None:
-    paths = [tmp_path / "a", tmp_path / "b"]
-    for path in paths:
-        path.write_bytes(b"12")
-        os.utime(path, ns=(0, 5))
-    labels = np.array([0, 1])
-
-    def digest(*names: str) -> str:
-        files = PathList(names, str(tmp_path))
-        return images_digest(ImageSet(files, labels, files))
-
-    first = digest("a", "b")
-    assert first == digest("a", "b") != digest("b", "a")
-    os.utime(paths[0], ns=(0, 6))
-    second = digest("a", "b")
-    paths[1].write_bytes(b"123")
-    os.utime(paths[1], ns=(0, 5))
-    assert len({first, second, digest("a", "b")}) == 3
 
 
 def of_other_images(file: Path) -> bytes:
@@ -215,23 +174,6 @@ def test_float32_is_not_rounded_to_tf32_on_the_way(
     assert set(seen) == {"ieee"} and convolution.fp32_precision == before
 
 
-def test_float64_is_more_exact_than_float32_and_that_than_bfloat16(
-    make_model: Callable, make_data: Callable
-) -> None:
-    values = {
-        precision: Extractor(make_model(), "pooled", precision=precision)(
-            make_data(), "test"
-        ).values
-        for precision in ("float64", "float32", "bfloat16")
-    }
-    assert values["float64"].dtype == np.float64
-    assert values["float32"].dtype == values["bfloat16"].dtype == np.float32
-    fine, coarse = (
-        np.abs(values[precision] - values["float64"]).max() for precision in ("float32", "bfloat16")
-    )
-    assert 0 < fine < 1e-5 < coarse
-
-
 def test_unreadable_images_are_named_or_left_out_with_their_labels(
     make_model: Callable, make_data: Callable, labelled_photos: Path, tmp_path: Path
 ) -> None:
@@ -256,3 +198,33 @@ def test_numbers_that_are_not_finite_and_a_missing_head_are_refused(
         Extractor(model, "pooled")(make_data(), "test")
     with pytest.raises(UserError, match="no head"):
         Extractor(make_model(num_classes=0), "logits")
+
+
+def test_pixels_in_memory_are_distinguished_by_their_bytes() -> None:
+    names, labels = PathList(["a", "b"]), np.array([0, 1])
+    pixels = np.zeros((2, 3, 3), dtype=np.uint8)
+    first = images_digest(ImageSet(pixels.copy(), labels, names))
+    assert first == images_digest(ImageSet(pixels.copy(), 1 - labels, names))
+    pixels[1, 2, 2] = 1
+    assert first != images_digest(ImageSet(pixels, labels, names))
+    assert first != images_digest(ImageSet(np.zeros((2, 9, 1), np.uint8), labels, names))
+
+
+def test_files_are_distinguished_by_order_size_and_time(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_bytes(b"12")
+        os.utime(path, ns=(0, 5))
+    labels = np.array([0, 1])
+
+    def digest(*names: str) -> str:
+        files = PathList(names, str(tmp_path))
+        return images_digest(ImageSet(files, labels, files))
+
+    first = digest("a", "b")
+    assert first == digest("a", "b") != digest("b", "a")
+    os.utime(paths[0], ns=(0, 6))
+    second = digest("a", "b")
+    paths[1].write_bytes(b"123")
+    os.utime(paths[1], ns=(0, 5))
+    assert len({first, second, digest("a", "b")}) == 3

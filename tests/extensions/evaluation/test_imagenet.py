@@ -184,13 +184,6 @@ def test_the_temperature_of_val_is_used_for_the_others(vit: Vit, sets: Sets) -> 
     assert found == {**sets.expected("val"), **shifted}
 
 
-def test_the_table_has_a_line_a_set(vit: Vit, sets: Sets, real: tuple[Path, dict]) -> None:
-    args = ("--val", sets.root / "val", "--real", real[0], "--temperature")
-    _, val, best, last = vit("imagenet", sets.model, *args).out.splitlines()
-    assert val.split()[:2] == ["val", "1,400"] and best.split()[-2:] == ["-", "-"]
-    assert last.startswith("temperature of val: ")
-
-
 def test_an_unreadable_image_is_left_out_of_real_too(
     vit: Vit, sets: Sets, real: tuple[Path, dict]
 ) -> None:
@@ -205,15 +198,6 @@ def test_an_unreadable_image_is_left_out_of_real_too(
     count, hits = real[1]["images"], real[1]["acc1"].expected * real[1]["images"]
     assert found["val"]["images"] == 1399 and found["ReaL"]["images"] == count - 1
     assert found["ReaL"]["acc1"] == pytest.approx((hits - 1) / (count - 1))
-
-
-def test_part_of_val_is_scored_with_a_note(vit: Vit, sets: Sets, tmp_path: Path) -> None:
-    part = tmp_path / "part"
-    part.mkdir()
-    for name in IDS[:4]:
-        (part / name).symlink_to(sets.root / "val" / name)
-    done = vit("imagenet", sets.model, "--val", part)
-    assert done.status == 0 and f"note: {part} has images of 4 classes only" in done.err
 
 
 def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:

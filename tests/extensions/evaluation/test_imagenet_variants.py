@@ -9,19 +9,12 @@ from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.extensions.evaluation.imagenet_variants import (
     class_folders,
-    is_wordnet,
     read_real,
     real_labels,
     score_real,
 )
 
 IDS = [f"n{10_000_000 + 37 * i}" for i in range(1000)]
-
-
-def test_lists_of_ids_are_distinguished_from_other_names() -> None:
-    assert is_wordnet(IDS)
-    assert not is_wordnet(IDS[:-1]) and not is_wordnet([*IDS[:-1], "tench"])
-    assert not is_wordnet([*IDS[:-1], IDS[0]])
 
 
 def test_class_folders_are_also_found_in_val(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vit import logistic
 from vit.data.cut import held_out
 from vit.errors import UserError
 from vit.extensions.evaluation.probe import LogisticProblem, c_values, probe_accuracy
@@ -46,23 +45,6 @@ def test_a_fit_is_sklearns(num_classes: int, count: int, width: int, c: float) -
     queries = clouds(50, num_classes, seed=1, width=width)[0]
     probabilities = fit.probabilities(torch.from_numpy(queries)).numpy()
     np.testing.assert_allclose(probabilities, model.predict_proba(queries), rtol=0, atol=1e-6)
-
-
-def test_a_warm_start_ends_at_the_same_minimum_sooner() -> None:
-    problem = LogisticProblem(*tensors(clouds(150, 4, seed=0)), 4)
-    cold = problem.fit(1.0, tolerance=1e-9)
-    warm = problem.fit(1.0, tolerance=1e-9, start=problem.fit(0.9, tolerance=1e-9))
-    again = problem.fit(1.0, tolerance=1e-9, start=cold)
-    torch.testing.assert_close(warm.weight, cold.weight, rtol=0, atol=1e-6)
-    assert again.iterations <= warm.iterations < cold.iterations
-
-
-def test_pieces_of_the_loss_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = tensors(clouds(150, 4, seed=0))
-    whole = LogisticProblem(*pair, 4).fit(1.0, tolerance=1e-9)
-    monkeypatch.setattr(logistic, "_ROWS", 11)
-    pieces = LogisticProblem(*pair, 4).fit(1.0, tolerance=1e-9)
-    torch.testing.assert_close(whole.weight, pieces.weight, rtol=0, atol=1e-6)
 
 
 def test_a_fit_that_did_not_converge_is_reported() -> None:
@@ -114,13 +96,6 @@ def test_of_equally_good_values_the_smallest_is_chosen() -> None:
     train = x, (x[:, 0] > 0).astype(int)
     found = probe_accuracy(train, train, 2, val=train, num_c=4)
     assert set(found.sweep.values()) == {1.0} and found.chosen == min(found.sweep)
-
-
-def test_features_in_float32_are_fitted_in_float64() -> None:
-    (x, y), test = clouds(60, 3, seed=0), clouds(50, 3, seed=1)
-    small = x.astype(np.float32)
-    found = probe_accuracy((small, y), test, 3, num_c=2)
-    assert found == probe_accuracy((small.astype(np.float64), y), test, 3, num_c=2)
 
 
 def test_one_image_a_class_leaves_none_to_choose_on() -> None:

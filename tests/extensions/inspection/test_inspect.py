@@ -91,15 +91,6 @@ def test_any_size_and_a_class_by_name_or_number(vit: Vit, tmp_path: Path, photos
         assert "note: maps have 2 x 4 values; the rest is interpolated" in done.err
 
 
-def test_a_large_grid_is_averaged_over_cells(vit: Vit, tmp_path: Path, photos: Path) -> None:
-    model = saved(tmp_path / "model", small_vit())
-    done = vit("inspect", model, photos / "red" / "00.jpg", "--image-size", 328, "--layers", 0)
-    assert done.status == 0 and "interpolated" not in done.err, done.err
-    [image] = page_data(tmp_path / "inspection")[1]["images"]
-    assert (image["grid"], image["cell"]) == ([14, 14], 24)  # 41 x 41 patches, three by three
-    assert gray(image["layers"]["layer 0"]["mean"]["src"]).shape == (197, 197)
-
-
 def test_a_resnet_has_grad_cam_alone(vit: Vit, tmp_path: Path, photos: Path) -> None:
     model = saved(tmp_path / "model", small_bit(), (64, 64))
     photo = photos / "red" / "00.jpg"

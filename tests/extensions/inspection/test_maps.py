@@ -123,22 +123,6 @@ def test_the_model_is_left_as_it_was(name: str) -> None:
     assert state_of(model) == before
 
 
-def test_only_asked_layers_are_materialised(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, shapes, layers = small_vit(depth=4), [], []
-    weights, run = capture.weights, model.blocks[3].forward
-
-    def counted(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-        shapes.append(q.shape)
-        return weights(q, k, bias)
-
-    monkeypatch.setattr(capture, "weights", counted)
-    monkeypatch.setattr(model.blocks[3], "forward", lambda *x: layers.append(3) or run(*x))
-    inspection.class_attention(model, random_images(1, 3, 32, 32), [2, 0])
-    assert (len(shapes), layers) == (2, [])  # the layer after the last one is not computed
-    inspection.class_attention(model, random_images(1, 3, 32, 32))
-    assert (len(shapes), layers) == (3, [3])
-
-
 @pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout"])
 def test_weights_of_one_layer_exist_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, former = capture.weights, []

@@ -84,12 +84,3 @@ def test_a_closure_is_evaluated_with_gradients_before_the_step(kind: type) -> No
     assert optimizer.step(closure).item() == 1  # the head starts at zero
     changed = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert any(changed)
-
-
-def test_parameters_without_gradients_are_left_alone() -> None:
-    moved, left = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    moved.grad = torch.ones(2, 2)
-    optimizer = SGDW([moved, left], lr=0.1)
-    optimizer.step()
-    assert torch.equal(left, torch.ones(2, 2)) and list(optimizer.state) == [moved]
-    assert torch.equal(moved, torch.full((2, 2), 0.9))

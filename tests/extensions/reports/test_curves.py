@@ -1,10 +1,9 @@
 import csv
 import warnings
 
-import numpy as np
 import pytest
 
-from vit.extensions.reports.curves import curves, panels_of, positions
+from vit.extensions.reports.curves import curves, panels_of
 from vit.extensions.reports.drawing import png
 from vit.extensions.reports.run_list import read_history
 
@@ -61,28 +60,6 @@ def test_one_epoch_is_drawn_by_images_seen(tmp_path, write_history):
     assert figure.axes[0].get_xlabel() == "images seen"
 
 
-def test_images_that_do_not_grow_evenly_with_epochs_are_the_axis():
-    rows = [{"step": e + 1, "epoch": e, "images": 100 + 10 * e} for e in range(3)]
-    assert positions(rows)[1] == "images seen"
-    assert positions([{"step": 4.0, "epoch": 0.0}]) == (np.array([5]), "steps")
-
-
-def test_images_between_logged_steps_follow_from_the_steps():
-    rows = [
-        {"step": 10.0, "epoch": 0.0, "images": 320.0},
-        {"step": 15.0, "epoch": 1.0},
-        {"step": 20.0, "epoch": 1.0, "images": 640.0},
-    ]
-    x, name = positions(rows)
-    assert (x.tolist(), name) == ([1, 1.5, 2], "epoch")
-
-
-def test_a_single_row_is_a_visible_point(tmp_path):
-    panels, figure = drawn(write(tmp_path / "m.csv", [{"step": 3, "epoch": 0, "train/loss": 0.7}]))
-    assert panels == {"Loss": {"train": ([4.0], [0.7])}}
-    assert figure.axes[0].lines[0].get_marker() == "o"
-
-
 def test_blanks_and_non_finite_cells_are_left_out(tmp_path):
     rows = [{"step": 1, "train/loss": "nan", "val/loss": ""}]
     rows += [{"step": 2, "train/loss": "inf", "val/loss": 0.5}, {"step": 3, "train/loss": 0.4}]
@@ -115,9 +92,3 @@ def test_noisy_batch_losses_get_a_running_mean(tmp_path):
     raw, mean = (line.get_ydata() for line in figure.axes[0].lines)
     assert raw.tolist() == [1 + s % 2 for s in range(400)]
     assert mean == pytest.approx([1.5] * len(mean))
-
-
-def test_no_file_and_no_rows_mean_no_panels(tmp_path):
-    assert read_history(tmp_path / "metrics.csv") == []
-    assert panels_of([]) == {}
-    assert panels_of(write(tmp_path / "m.csv", [{"step": 1, "test/acc1": 0.5}])) == {}

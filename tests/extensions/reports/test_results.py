@@ -148,25 +148,6 @@ def test_many_classes_show_the_weakest_and_fold_the_rest(report):
     assert "<summary>All 30 classes</summary>" in page.html
 
 
-def test_the_most_confused_pairs_are_listed(report):
-    page, predictions, probabilities = report(strength=1.0)
-    labels, first = predictions.labels, probabilities.argmax(1)
-    pairs = [row for row in page.cells if len(row) == 4 and row[0].startswith("class ")]
-    counts = [int(row[2]) for row in pairs]
-    assert len(pairs) == 10 and counts == sorted(counts, reverse=True)
-    true, predicted = (int(name.split()[1]) for name in pairs[0][:2])
-    assert counts[0] == ((labels == true) & (first == predicted)).sum()
-    assert pairs[0][3] == f"{100 * counts[0] / (labels == true).sum():.1f} %"
-
-
-def test_the_groups_of_the_reliability_diagram_are_a_table(report):
-    page, predictions, probabilities = report(strength=1.0)
-    confidence = probabilities.max(1)
-    chosen = (confidence > 7 / 15) & (confidence <= 8 / 15)
-    shares = [f"{100 * x[chosen].mean():.1f} %" for x in (confidence, predictions.hits())]
-    assert ["47 to 53 %", str(chosen.sum()), *shares] in page.cells
-
-
 def test_the_most_confident_errors_come_with_their_probability_truth_and_file(report):
     page, predictions, probabilities = report(strength=1.0)
     assert page.html.count("<figure>") == 20
@@ -226,20 +207,6 @@ def test_multilabel_leads_with_the_mean_of_sklearns_average_precision(report):
         assert page.row(f"class {k}") == row
     assert "Confusion" not in page.text and 'alt="average precision"' in page.html
     assert "A prediction is one class of one image." in page.text
-
-
-def test_multilabel_without_any_label_is_reported(new_run, few, digit):
-    predictions = few(labels=np.zeros((3, 2), dtype=int))
-    page = write(new_run(), predictions, digit, ["x", "y"], thresholds=np.array([0.6, 0.7]))
-    assert "Test mean average precision - " in page.text
-    assert page.row("y")[1:4] == ["-", "0.700", "0.0 %"]
-
-
-def test_thousands_of_classes_are_scored_without_a_confusion_matrix(new_run, few, digit):
-    run_dir, classes = new_run(), [f"a rather long class name, number {i}" for i in range(3000)]
-    page = write(run_dir, few(labels=np.array([0, 2500, 1])), digit, classes)
-    assert not (run_dir / "confusion.png").exists()
-    assert "Test accuracy" in page.text and page.row(classes[2500])[-1] == "1"
 
 
 def test_metrics_are_a_row_each_and_a_column_a_split(report):

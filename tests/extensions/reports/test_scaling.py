@@ -1,12 +1,6 @@
 """The figure of many models."""
 
-import warnings
-from itertools import combinations
-
-import pytest
-
-from vit.extensions.reports.drawing import png
-from vit.extensions.reports.scaling import ScalingPoint, accuracy_against_compute, plain
+from vit.extensions.reports.scaling import ScalingPoint, accuracy_against_compute
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 
@@ -29,25 +23,3 @@ def test_each_family_is_a_series_and_own_runs_are_stars():
     assert (star.get_marker(), *star.get_xdata(), *star.get_ydata()) == ("*", 0.002, 61.3)
     assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "top-1")
     assert len({line.get_color() for line in drawn.values()}) == 4
-
-
-@pytest.mark.parametrize("spread", [1.0, 0.02])
-def test_labels_cover_neither_each_other_nor_a_point(spread):
-    points = [p._replace(accuracy=p.accuracy * spread) for p in published()]
-    own = [ScalingPoint("a $run$ with 名", 1e-6, 40.0)]
-    figure = accuracy_against_compute([*points, *own], "top-1", "your runs")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        png(figure)
-    axes = figure.axes[0]
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert len(boxes) >= 3
-    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
-    for point in points:
-        at = axes.transData.transform((point.exaflops, point.accuracy))
-        assert not any(box.contains(*at) for box in boxes)
-    assert any("run" in text.get_text() for text in axes.texts)
-
-
-def test_powers_of_ten_are_written_out():
-    assert [plain(x) for x in (1e-8, 0.01, 1, 50, 10_000)] == ["1e-08", "0.01", "1", "50", "10,000"]

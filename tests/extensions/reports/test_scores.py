@@ -78,11 +78,6 @@ def test_average_precision_ranks_nan_last():
     assert np.isnan(average_precision(scores, np.zeros((3, 1)))[0])  # no positives
 
 
-def test_errors_are_the_wrong_predictions_most_confident_first(few):
-    assert errors(few()) == [(2, 1, 0.8), (1, 0, 0.7)]
-    assert errors(few(labels=np.array([0, 0, 1]))) == []
-
-
 def test_an_error_of_several_labels_is_the_first_class_that_is_not_there(few):
     predictions = few(
         labels=np.array([[1, 0], [1, 0], [0, 0]]),

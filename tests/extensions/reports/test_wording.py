@@ -1,4 +1,3 @@
-import math
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,6 @@ from vit.extensions.reports.wording import commands, duration, percent
 )
 def test_percent_has_the_decimals_that_the_images_carry(share, num_images, words):
     assert percent(share, num_images) == f"{words}\N{NO-BREAK SPACE}%"
-
-
-def test_undefined_is_a_dash():
-    assert percent(math.nan) == "-"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The batch that fits: --data.batch_size auto, by trial."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 
 from tests.command import TINY, Vit
-from tests.runs.pair import pair
+from tests.processes import together
+from vit.cli.main import main
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
-from vit.extensions.scale.batch_trial import batch_by_trial, batch_sizes, largest_batch
+from vit.extensions.scale.batch_trial import batch_by_trial, largest_batch
 from vit.runs.records import HEADER
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
@@ -60,23 +62,6 @@ def config_of(run: str) -> Any:
 
 def saved_by(run: Path | str) -> Any:
     return torch.load(Path(run, "checkpoints", "last.ckpt"), weights_only=True)
-
-
-@pytest.mark.parametrize(
-    ("whole", "processes", "paired", "sizes"),
-    [
-        (12, 1, False, [1, 2, 3, 4, 6, 12]),
-        (12, 1, True, [2, 4, 6, 12]),
-        (12, 4, True, []),
-        (15, 1, True, [15]),  # one batch is the step: partners are all in it
-        (30, 2, True, []),
-        (1, 1, False, [1]),
-    ],
-)
-def test_batches_divide_the_step(
-    whole: int, processes: int, paired: bool, sizes: list[int]
-) -> None:
-    assert batch_sizes(whole, processes, paired=paired) == sizes
 
 
 def settled(recipes: list[Any], run: Path | None = None, **data: Any) -> tuple[bool, Namespace]:
@@ -145,13 +130,16 @@ def test_processes_agree_on_the_smallest(
     tmp_path: Path, photos: Path, deadline: Callable[[float], float]
 ) -> None:
     run = tmp_path / "run"
-    shared = (*FIT, AUTO, "--data.root", photos, "--data.global_batch=32", "--trainer.max_steps=2")
-    shared = (*shared, "--trainer.devices=2", "--run_dir", run)
-    before = f"import os\nmost = (9, 5)[int(os.environ['RANK'])]\n{LIMITED}"
-    before = before.replace("{most}", "most")
-    first, second = pair(tmp_path, shared, seconds=deadline(120), before=before)
-    assert (first.status, second.status) == (0, 0), first.err + second.err
-    assert "batch size 4 on each of 2 processes" in first.err and "batch size" not in second.err
+    words = (*FIT, AUTO, f"--data.root={photos}", "--data.global_batch=32", "--trainer.max_steps=2")
+
+    def work() -> int:
+        exec(LIMITED.format(most=(9, 5)[int(os.environ["RANK"])]), {})
+        return main([*words, "--trainer.devices=2", f"--run_dir={run}"])
+
+    ends = together(2, tmp_path / "log", work, seconds=deadline(120))
+    first, second = ((tmp_path / "log" / f"{rank}.err").read_text() for rank in (0, 1))
+    assert ends == [0, 0], first + second
+    assert "batch size 4 on each of 2 processes" in first and "batch size" not in second
     saved = saved_by(run)
     assert saved["run"]["global_batch"] == 32 and saved["ImageData"]["consumed_samples"] == 64
 

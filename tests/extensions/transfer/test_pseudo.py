@@ -195,15 +195,6 @@ def test_batches_have_labels_and_answers(tmp_path: Path, more: Path, hard: bool)
     assert data.samples_per_epoch(1) == first // 4 * 8
 
 
-def test_answers_belong_to_the_digest_of_the_images(tmp_path: Path, more: Path) -> None:
-    photos = coloured(tmp_path / "photos")
-    changes: list[dict[str, Any]] = [{}, {"hard": True}, {"confidence": 0.6}, {"per_class": 2}]
-    digests = [data_with(photos, more, **change).digests for change in changes]
-    assert len({each["pseudo"] for each in digests}) == len(changes)
-    assert len({each["train"] for each in digests}) == 1
-    assert "pseudo" not in data_with(photos, more, ratio=0.0).digests
-
-
 def test_answers_of_other_classes_are_refused(tmp_path: Path, more: Path) -> None:
     photos = coloured(tmp_path / "photos")
     (photos / "red").rename(photos / "rot")

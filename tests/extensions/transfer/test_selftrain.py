@@ -71,15 +71,6 @@ def equal(first: str, second: str) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_without_unlabelled_images_a_student_is_a_fit(vit: Vit) -> None:
-    saved(Path("given"))
-    done = vit(*LOOP, "--iterations=1", "--ratio=0", "--teacher=given", "--json")
-    assert done.status == 0, done.err
-    assert json.loads(done.out)[1]["images"] == 0
-    assert vit("fit", *FIT, "--run_dir=alone").status == 0
-    assert equal("out/student_1", "alone")
-
-
 def test_teachers_answer_and_students_teach(vit: Vit) -> None:
     sizes = "name: bit_r50x1\n  architecture: {depths: [1]}"
     Path("bit.yaml").write_text(re.sub("architecture: .*", sizes, SMALL))

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,10 @@ import pytest
 import torch
 
 import vit.extensions.transfer.transfer
-from tests.command import Vit
+from tests.command import Vit, saved
+from tests.killing import in_child
 from tests.vtab_miniatures import vtab_root
-from vit.errors import UserError
+from vit.cli.main import main
 from vit.runs.options import Options
 from vit.signals import Stopped
 
@@ -36,23 +36,8 @@ FAST = ("--recipe=small.yaml", "--steps=3", "--out=out")
 @pytest.fixture(autouse=True)
 def pretrained(vit: Vit) -> None:
     """`pre`, a model directory with patches of 8 pixels, and the recipe small.yaml."""
-    write_weights(seed=0)
+    saved(Path("pre"), None)
     Path("small.yaml").write_text(SMALL)
-
-
-def write_weights(seed: int) -> None:
-    """`pre` with random weights."""
-    from vit.models.config import ViTConfig
-    from vit.models.zoo import build_model
-    from vit.preprocessing import Preprocess
-    from vit.weights.native import save_native
-
-    config = ViTConfig(
-        image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=5
-    )
-    torch.manual_seed(seed)
-    preprocess = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
-    save_native(Path("pre"), build_model(config), classes=None, preprocess=preprocess, extra={})
 
 
 Scored = Callable[[dict[str, Any]], list[list[str]]]
@@ -96,7 +81,7 @@ def summary(run: str) -> dict[str, Any]:
     return json.loads(Path("out", run, "summary.json").read_text())
 
 
-def saved(run: str) -> dict[str, Any]:
+def checkpoint(run: str) -> dict[str, Any]:
     return torch.load(Path("out/mine", run, "checkpoints/last.ckpt"), weights_only=True)
 
 
@@ -128,13 +113,13 @@ def test_the_best_rate_is_retrained_on_all_images(vit: Vit, photos: Path) -> Non
         assert summary(f"mine/{run}")["steps"] == 3
         assert summary(f"mine/{run}")["checkpoint"]["weights"] == "last step"
     assert not Path("out/mine/lr-0.3/checkpoints").exists()
-    heads = [saved(f"seed-{seed}")["state_dict"]["model.head.weight"] for seed in (0, 1)]
+    heads = [checkpoint(f"seed-{seed}")["state_dict"]["model.head.weight"] for seed in (0, 1)]
     assert not torch.equal(*heads)
     # A run depends on nothing that ran before it in the process.
     alone = vit("fit", "-c", "out/mine/seed-1/config.yaml", "--run_dir=out/mine/alone")
     assert alone.status == 0, alone.err
-    again = saved("alone")["state_dict"]
-    assert all(torch.equal(again[n], v) for n, v in saved("seed-1")["state_dict"].items())
+    again = checkpoint("alone")["state_dict"]
+    assert all(torch.equal(again[n], v) for n, v in checkpoint("seed-1")["state_dict"].items())
 
     # A folder is split by seed, but all seeds are tested on the same images, which were not used
     # to choose the learning rate.
@@ -330,17 +315,17 @@ def test_a_stop_says_how_to_go_on(vit: Vit, photos: Path, scored: Scored) -> Non
     assert not Path("out/results.md").exists()
 
 
-@pytest.mark.slow
-def test_runs_of_two_processes_follow_each_other(
-    photos: Path, tmp_path: Path, deadline: Callable[[float], float]
-) -> None:
+def test_runs_of_two_processes_follow_each_other(photos: Path) -> None:
     args = ["transfer", "pre", "--data", f"mine={photos}", "--recipe=small.yaml", "--out=out"]
     args += ["--lr-grid=0.1", "--seeds=2", "--steps=2", "--", "--trainer.devices=2"]
-    command = [sys.executable, "-m", "vit", *args]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(120)
-    )
-    assert done.returncode == 0, done.stderr
+    Path("second.py").write_text("from vit.cli.main import entry; entry()")
+
+    def work() -> int:
+        sys.argv = ["second.py", *args]  # as which the second process is started
+        sys.modules["__main__"].__spec__ = None
+        return main(args)
+
+    assert in_child(work) == 0
     assert [summary(f"mine/seed-{seed}")["processes"] for seed in (0, 1)] == [2, 2]
 
 
@@ -424,7 +409,7 @@ def test_other_weights_at_the_same_path_are_refused(vit: Vit, photos: Path, scor
     args = ("transfer", "pre", "--data", f"mine={photos}", *FAST, "--lr-grid=0.1")
     assert vit(*args, "--seeds=1").status == 0
     shutil.copytree("pre", "same")
-    write_weights(seed=1)
+    saved(Path("pre"), None, seed=1)
     for seeds in ("--seeds=1", "--seeds=2"):  # an old table, and a mean over two models
         done = vit(*args, seeds)
         [*_, line] = done.err.splitlines()
@@ -457,9 +442,3 @@ def test_a_model_of_small_images_is_fine_tuned_at_their_size(
     assert ("pre was trained at 16 x 16 pixels" in done.err) == (not more)
     found = Options(calls[0]).config.data.image_size
     assert (list(found) if isinstance(found, tuple | list) else found) == size
-
-
-def test_a_plan_that_is_no_object_is_named(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"plan\.json is damaged"):
-        vit.extensions.transfer.transfer.check_plan(tmp_path / "plan.json", {"a": {"lr": 1}})

@@ -51,15 +51,6 @@ def test_ties_go_to_the_smaller_rate_and_the_edge_of_the_grid_is_remarked() -> N
     assert "the largest of the grid" in edge.remarks[0]
 
 
-def test_failures_and_interruptions_are_remarked() -> None:
-    made = row("x", {}, [None, 0.5])
-    made.final[1].continued = True
-    assert made.remarks == [
-        "x: lr 0.1, seed 0 failed: the loss is not finite since step 7",
-        "x: lr 0.1, seed 1 was interrupted: its time is that of the last part",
-    ]
-
-
 # arXiv:2010.11929, Table 9, and the means that the paper states in Tables 2 and 9 and Figure 2.
 TABLE_9 = {
     "ViT-H/14 (JFT)": (

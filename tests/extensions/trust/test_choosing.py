@@ -16,9 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 
 import vit as package
 from tests.command import CLASSES, TINY, Vit, coloured, saved
-from tests.extensions.trust.test_measuring import with_val
-from tests.killing import in_child, killed_at
-from vit import writing
+from tests.extensions.trust.conftest import several_labels, with_val
 from vit.cli.main import main
 from vit.confidence import TRUST
 from vit.extensions.trust.rejection import Choice
@@ -222,22 +220,6 @@ def test_while_a_fit_writes_it_is_refused(vit: Vit, split: Path) -> None:
     assert STORED.read_bytes() == before
 
 
-def test_a_killed_writer_leaves_the_old_file_and_the_next_one_clears_up(
-    vit: Vit, split: Path
-) -> None:
-    before, names = STORED.read_bytes(), sorted(os.listdir("run/model"))
-
-    def killed() -> int:
-        killed_at(writing, "put", 1)
-        return main(["trust", "run"])
-
-    assert in_child(killed) == -9
-    assert STORED.read_bytes() == before and len(os.listdir("run/model")) == len(names) + 1
-    assert answers(vit, split)
-    assert vit("trust", "run").status == 0
-    assert STORED.read_bytes() != before and sorted(os.listdir("run/model")) == names
-
-
 def test_a_run_and_images_that_cannot_be_measured_are_one_line(vit: Vit, split: Path) -> None:
     before = STORED.read_bytes()
 
@@ -250,15 +232,9 @@ def test_a_run_and_images_that_cannot_be_measured_are_one_line(vit: Vit, split: 
     strange = coloured(Path("strange"))
     (strange / "red").rename(strange / "shark")
     refused("strange has classes that run does not know (shark)", "run", "--data", strange)
-    rows = ["path,label,split"]
-    for path in sorted(split.rglob("*.jpg")):
-        label = "red|grün" if path.stem in ("01", "09") else path.parent.name
-        rows.append(f"{path},{label},{path.parent.parent.name}")
-    Path("several.csv").write_text("\n".join(rows), encoding="utf-8")
-    refused(
-        "several.csv has several labels per image, and run names one", "run", "--data=several.csv"
-    )
-    options = ("fit", "-c", "cifar10", "--data", "several.csv", "--steps=1", *TINY)
+    several = several_labels(split)
+    refused("several.csv has several labels per image", "run", "--data", several)
+    options = ("fit", "-c", "cifar10", "--data", several, "--steps=1", *TINY)
     assert vit(*options, "--run-dir=several").status == 0
     refused("compares the energy of its logits already", "several")
     options = ("fit", "-c", "pretrain/mae_cifar10", "--data", split, "--steps=1", *TINY)

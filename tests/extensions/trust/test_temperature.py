@@ -1,6 +1,7 @@
 """The temperature of a run goes wherever its probabilities are shown."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 import vit as package
-from tests.command import CLASSES, TINY, Vit
-from tests.extensions.trust.test_measuring import with_splits
+from tests.command import CLASSES, TINY, Vit, coloured
+from tests.extensions.trust.conftest import with_splits
+from vit.cli.main import main
 from vit.extensions.formats.convert import convert
 from vit.extensions.formats.publish import push_to_hub
 from vit.extensions.inspection.looks import look
@@ -26,14 +28,27 @@ ARCHITECTURE = (
 )
 
 
-def run_with_temperature(vit: Vit, photos: Path, *more: str) -> Path:
-    """The run RUN on RUN's own pictures; returns one of test."""
-    root = with_splits(photos)
-    options = ("-c", "cifar10", "--data", root, *TINY[1:], ARCHITECTURE, "--steps=9", *more)
-    done = vit("fit", *options, "--run-dir=run")
-    assert done.status == 0, done.err
-    assert abs(read_json(Path("run/model/config.json"))["extra"]["temperature"] - 1) > 0.2
-    return sorted((root / "test").rglob("*.jpg"))[0]
+def fitted(home: Path, root: Path, *more: str) -> None:
+    """The run `home`/run on pictures of its own."""
+    options = ("-c", "cifar10", "--data", str(root), *TINY[1:], ARCHITECTURE, "--steps=9", *more)
+    assert main(["fit", *options, f"--run-dir={home / 'run'}"]) == 0
+    about = read_json(home / "run/model/config.json")
+    assert abs(about["extra"]["temperature"] - 1) > 0.2
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that has a temperature."""
+    home = tmp_path_factory.mktemp("finished")
+    fitted(home, with_splits(coloured(home / "photos"), home / "split"))
+    return home
+
+
+@pytest.fixture
+def picture(vit: Vit, finished: Path) -> Path:
+    """One of test; a copy of the run is in the folder run."""
+    shutil.copytree(finished / "run", "run")
+    return sorted((finished / "split" / "test").rglob("*.jpg"))[0]
 
 
 def pixels(picture: Path) -> Tensor:
@@ -67,9 +82,8 @@ PEERS = {
 
 
 def test_every_way_to_ask_a_run_gives_the_same_probabilities(
-    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+    vit: Vit, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture = run_with_temperature(vit, photos)
     answers: dict[str, Any] = {}
 
     def told(name: str, pairs: Any) -> None:
@@ -127,8 +141,7 @@ def test_every_way_to_ask_a_run_gives_the_same_probabilities(
     assert seen.answer == f"{CLASSES[expected.index(max(expected))]} {max(expected):.1%}"
 
 
-def test_compare_and_convert_take_the_temperature_or_leave_it_out(vit: Vit, photos: Path) -> None:
-    picture = run_with_temperature(vit, photos)
+def test_compare_and_convert_take_the_temperature_or_leave_it_out(vit: Vit, picture: Path) -> None:
     assert "divided by the temperature" in vit("convert", "run", "timm", "--to", "timm").err
     left_out = vit("convert", "run", "raw", "--to", "timm", "--temperature", "none")
     assert "temperature" not in left_out.err
@@ -146,9 +159,8 @@ def test_compare_and_convert_take_the_temperature_or_leave_it_out(vit: Vit, phot
 
 
 def test_a_checkpoint_of_other_weights_than_the_model_has_no_temperature(
-    vit: Vit, photos: Path
+    vit: Vit, picture: Path
 ) -> None:
-    picture = run_with_temperature(vit, photos)
     checkpoint = Path("run/checkpoints/best.ckpt")
     assert "temperature" not in vit("classify", checkpoint, picture).err
     content = torch.load(checkpoint, weights_only=True)
@@ -165,7 +177,9 @@ def test_raw_weights_and_the_average_of_a_run_are_chosen_by_an_option(
     vit: Vit, photos: Path
 ) -> None:
     ema = "--trainer.callbacks=[{class_path: vit.EMA, init_args: {decay: 0.9}}]"
-    picture = run_with_temperature(vit, photos, ema)
+    root = with_splits(photos, Path("split"))
+    fitted(Path(), root, ema)
+    picture = sorted((root / "test").rglob("*.jpg"))[0]
     path = Path("run/checkpoints/best.ckpt")
     content = torch.load(path, weights_only=True)
     states = {"average": content["state_dict"], "raw": content["current_model_state"]}

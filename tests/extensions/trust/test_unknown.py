@@ -76,11 +76,6 @@ def test_neighbours_are_drawn_class_by_class(monkeypatch: pytest.MonkeyPatch) ->
     assert drawn.tolist() == [4, 3, 2] or drawn.tolist() == [3, 4, 2]
 
 
-def test_features_that_do_not_differ_have_finite_scores() -> None:
-    made = references(np.ones((30, 8)), np.arange(30) % 3)
-    assert all(score.isfinite().all() for score in made.scores(torch.ones(2, 8)).values())
-
-
 @pytest.mark.parametrize("chosen", ["energy", "mahalanobis"])
 def test_an_image_is_as_unusual_as_the_more_unusual_of_two_scores(chosen: str) -> None:
     usual, found = ({name: RANDOM.normal(size=n) for name in SCORES} for n in (40, 25))
@@ -113,6 +108,11 @@ def test_of_images_like_val_the_share_is_inside(share: float) -> None:
     assert abs(float(refused) - (1 - share)) < 0.1
     far = torch.full((9, 3), 9.0), -torch.ones(9, 24)
     assert trust.outside(*far, share, multilabel=False).all()
+
+
+def test_features_that_do_not_differ_have_finite_scores() -> None:
+    made = references(np.ones((30, 8)), np.arange(30) % 3)
+    assert all(score.isfinite().all() for score in made.scores(torch.ones(2, 8)).values())
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
