@@ -40,6 +40,7 @@ def typed(args: list[str]) -> list[str]:
     return [file for arg in args for file in (sorted(glob(arg)) if "*" in arg else [arg])]
 
 
+@pytest.mark.usefixtures("finishing")
 def test_the_first_page_gives_a_classifier_and_needs_the_network_once(
     vit: Vit, pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def exported_logits(vit: Vit, score: float) -> None:
     assert refused.status == 2 and "the exported file has other classes than run" in refused.err
 
 
+@pytest.mark.usefixtures("finishing")
 def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_classify(
     vit: Vit, photos: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_c
     assert named.status == 0 and "loose/a.jpg" in named.out
 
 
+@pytest.mark.usefixtures("finishing")
 def test_a_run_on_a_tree_is_scored_by_level_and_answers_with_nodes(vit: Vit, photos: Path) -> None:
     for name in ("blue", "grün", "red"):
         target = Path("tree") / ("warm" if name == "red" else "cold/deep") / name

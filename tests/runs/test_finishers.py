@@ -17,6 +17,7 @@ from tests.runs.pair import pair
 from vit.cli.main import main
 from vit.tables import TABLES
 
+pytestmark = pytest.mark.usefixtures("finishing")
 TASKS = {
     "report": ("cifar10", "vit.extensions.reports.finisher", "write_results", "worst.png"),
     "examples": (

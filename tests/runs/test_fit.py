@@ -17,7 +17,7 @@ EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(finishing: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the three colours, which tests only read."""
     folder = tmp_path_factory.mktemp("fit")
     with pytest.MonkeyPatch.context() as patch:
@@ -155,7 +155,7 @@ def test_weights_of_classes_with_any_names(vit: Vit, photos: Path) -> None:
     assert unknown.status == 2 and "there is no class 'null'" in unknown.err
 
 
-def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
+def test_several_labels_an_image(vit: Vit, photos: Path, finishing: None) -> None:
     rows = ["path,label"]
     for name in ("red", "grün", "blue"):
         warm = "|warm" if name == "red" else ""

@@ -34,6 +34,7 @@ def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> 
         np.testing.assert_allclose([v for _, v in ours], [v for _, v in theirs], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("finishing")
 def test_the_first_batch_is_drawn_and_changes_nothing(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
