@@ -1,8 +1,6 @@
 """One run, one directory: who gets it, what a failed start leaves, what of the user's is safe."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.command import TINY, Vit
+from tests.processes import together, torchrun
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.runs.directory import RunDirectory, run_name
 from vit.runs.processes import HANDED_DOWN
@@ -186,15 +186,17 @@ def test_a_start_that_failed_can_be_repeated_and_corrected(
 
 @pytest.mark.slow
 def test_two_runs_that_start_together_never_share_a_directory(
-    command: tuple[str, ...], photos: Path, deadline
+    command: tuple[str, ...], photos: Path, monkeypatch: pytest.MonkeyPatch, deadline
 ) -> None:
-    started = [sys.executable, "-m", "vit", *command, "--run_dir=shared"]
-    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    processes = [
-        subprocess.Popen([*started, f"--seed_everything={seed}"], cwd=photos.parent, **pipes)
-        for seed in range(2)
-    ]
-    errors = [process.communicate(timeout=deadline(200))[1] for process in processes]
-    statuses = [process.returncode for process in processes]
-    assert sorted(statuses) == [0, 2], errors
-    assert "shared" in errors[statuses.index(2)].splitlines()[-1]
+    monkeypatch.chdir(photos.parent)
+
+    def work() -> int:
+        rank = os.environ.pop("RANK")
+        for name in torchrun(1)[0]:
+            os.environ.pop(name, None)
+        return main([*command, "--run_dir=shared", f"--seed_everything={rank}"])
+
+    statuses = together(2, photos.parent / "ends", work, seconds=deadline(60))
+    assert sorted(statuses) == [0, 2]
+    error = (photos.parent / "ends" / f"{statuses.index(2)}.err").read_text()
+    assert "shared" in error.splitlines()[-1]

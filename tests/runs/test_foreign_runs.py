@@ -33,7 +33,7 @@ FORMS: dict[str, Any] = {
     "file": "thing.yaml",
     "path": {"__path__": "thing.yaml"},
 }
-DRAWN = 40
+DRAWN = 24
 """Of all triples of a place, a form and a command: 23,706 for the first run."""
 RUNS = {
     "classification": ("-c", "cifar10", "--model.loss.function=torch.nn.MultiMarginLoss"),
@@ -45,7 +45,7 @@ READINGS: dict[str, tuple[str, ...]] = {
     "predict": ("predict", "run", "--json"),
     "classify": ("classify", "run", "my photos/red/00.jpg", "--json"),
     "export": ("export", "run", "x.onnx", "--overwrite"),
-    "robustness": ("robustness", "run", "--data", "my photos", "--limit", "2"),
+    "robustness": ("robustness", "run", "--data", "my photos", "--limit=2", "--num-workers=0"),
     "trust": ("trust", "run", "--json"),
     "inspect": ("inspect", "run"),
     "runs": ("runs", "."),
