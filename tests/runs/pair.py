@@ -1,7 +1,7 @@
 """`vit` in two processes, as torchrun starts them, each with options of its own."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,16 +20,16 @@ def pair(
     own: Sequence[Sequence[object]] = ((), ()),
     *,
     seconds: float,
-    before: Callable[[], object] = lambda: None,
+    before: str = "pass",
 ) -> list[Ended]:
     """The ends of both, run in `folder` with `shared` arguments and their `own`.
 
-    `seconds` is the limit for each; each calls `before` first.
+    `seconds` is the limit for each; `before` are Python statements that each executes first.
     """
 
     def work() -> int:
         os.chdir(folder)
-        before()
+        exec(before, {})
         return main([str(word) for word in (*shared, *own[int(os.environ["RANK"])])])
 
     ends = together(2, folder / "ends", work, seconds=seconds)

@@ -191,6 +191,9 @@ def telling(run: Path) -> None:
     print("finisher, in a group:", dist.is_initialized(), file=sys.stderr)
 
 
+TELL = "from tests.runs.test_finishers import tells; tells()"
+
+
 def tells() -> None:
     """Lets all finishers tell that they are called."""
     for _, module, _, _ in TASKS.values():
@@ -202,7 +205,7 @@ def test_finishers_run_in_the_first_of_two_processes_after_they_have_parted(
 ) -> None:
     shared = ("fit", "-c", "cifar10", *TINY, f"--data.root={photos}", "--run_dir=run")
     shared += ("--steps=2", "--trainer.devices=2", "--trainer.strategy=ddp")
-    first, second = pair(tmp_path, shared, seconds=deadline(60), before=tells)
+    first, second = pair(tmp_path, shared, seconds=deadline(60), before=TELL)
     assert first.status == second.status == 0, (first, second)
     assert first.err.count("finisher, in a group: False") == len(TABLES["finishers"])
     assert "finisher" not in second.err

@@ -149,7 +149,7 @@ def test_processes_agree_on_the_smallest(
     shared = (*shared, "--trainer.devices=2", "--run_dir", run)
     before = f"import os\nmost = (9, 5)[int(os.environ['RANK'])]\n{LIMITED}"
     before = before.replace("{most}", "most")
-    first, second = pair(tmp_path, shared, seconds=deadline(120), before=lambda: exec(before, {}))
+    first, second = pair(tmp_path, shared, seconds=deadline(120), before=before)
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "batch size 4 on each of 2 processes" in first.err and "batch size" not in second.err
     saved = saved_by(run)
