@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, contents
 from tests.processes import together, torchrun
 from vit.cli.main import main
 from vit.errors import UserError
@@ -17,11 +17,6 @@ from vit.runs.records import HEADER
 from vit.runs.short_names import Words
 
 SHORT = ("--trainer.max_steps=1", "--final_split=none")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
-    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def options(run_dir: str | None = None, resume: str = "auto", **data: Any) -> Any:

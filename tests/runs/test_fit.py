@@ -1,6 +1,5 @@
 """`vit fit` to the end, and what it leaves behind; then the commands that use a run."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.command import TINY, Vit, coloured
+from tests.command import TINY, Vit, coloured, table
 from vit import console
 from vit.cli.main import main
 from vit.yaml_reader import read_options
@@ -36,11 +35,6 @@ def test_a_run_directory_is_complete(run: Path) -> None:
     )
     for name in files.split():
         assert (run / name).stat().st_size > 0, name
-
-
-def table(file: Path | str) -> list[dict[str, str]]:
-    with open(file, encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
 
 
 def test_the_summary_uses_the_names_of_the_metrics_file(run: Path) -> None:

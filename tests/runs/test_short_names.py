@@ -160,9 +160,6 @@ def test_a_short_run_equals_its_long_form_to_the_bit(vit: Vit, photos: Path) -> 
     assert long.status == 0 and "recipe finetune" not in long.err
     for name in ("config.yaml", "model/model.safetensors", "predictions.csv"):
         assert Path("short", name).read_bytes() == Path("long", name).read_bytes(), name
-    score = json.loads(Path("short/summary.json").read_text())["metrics"]["test/loss"]
-    again = vit("test", "short", "--json")  # on the images that the run's seed has cut
-    assert json.loads(again.out)["test/loss"] == score and "images of test" not in again.err
     again = vit("test", "--data", photos, "short", "--batch-size", "3", "--json")
     assert again.status == 0 and "test/acc1" in json.loads(again.out)
 

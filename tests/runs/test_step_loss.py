@@ -1,17 +1,15 @@
 """metrics.csv: the loss of a step is that of its images, on one process or two."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, table
 from tests.runs.pair import pair
 
 
 def losses(run: Path) -> list[float]:
-    with (run / "metrics.csv").open(newline="") as file:
-        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    return [float(row["train/loss"]) for row in table(run / "metrics.csv") if row["train/loss"]]
 
 
 def test_a_step_has_one_loss_in_one_batch_in_four_and_on_two_processes(
