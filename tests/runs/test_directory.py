@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from tests.command import TINY, Vit, contents
-from tests.processes import together, torchrun
-from vit.cli.main import main
 from vit.errors import UserError
 from vit.runs.directory import RunDirectory, run_name
 from vit.runs.processes import HANDED_DOWN
@@ -177,21 +175,3 @@ def test_a_start_that_failed_can_be_repeated_and_corrected(
     assert vit(*command, "--run_dir=run").status == 0
     again = vit(*command, "--run_dir=run", "--resume=never")
     assert again.status == 2 and "run already holds a run" in again.err
-
-
-@pytest.mark.slow
-def test_two_runs_that_start_together_never_share_a_directory(
-    command: tuple[str, ...], photos: Path, monkeypatch: pytest.MonkeyPatch, deadline
-) -> None:
-    monkeypatch.chdir(photos.parent)
-
-    def work() -> int:
-        rank = os.environ.pop("RANK")
-        for name in torchrun(1)[0]:
-            os.environ.pop(name, None)
-        return main([*command, "--run_dir=shared", f"--seed_everything={rank}"])
-
-    statuses = together(2, photos.parent / "ends", work, seconds=deadline(60))
-    assert sorted(statuses) == [0, 2]
-    error = (photos.parent / "ends" / f"{statuses.index(2)}.err").read_text()
-    assert "shared" in error.splitlines()[-1]
