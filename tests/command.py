@@ -1,5 +1,6 @@
 """Running the command in this process, in an empty directory; and small folders of pictures."""
 
+import csv
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,18 @@ def saved(
     steps = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
     save_native(folder, net, classes=classes, preprocess=steps, extra=extra or {})
     return folder
+
+
+def table(file: Path | str) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with open(file, newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder, but for locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 # A model small enough that a step takes milliseconds.

@@ -1,4 +1,4 @@
-"""One thread per test process, no writing to the user's caches, and deadlines for any machine."""
+"""One thread per process, no reports of runs, no writing to the user's caches, and deadlines."""
 
 import ctypes
 import gc
@@ -19,18 +19,32 @@ os.environ["VIT_STRICT"] = "1"
 
 import pytest
 
+from vit.runs import finishers
+
 # Wall seconds of SPEED_TRIAL on two quiet cores of 2.5 GHz.
 QUIET_SECONDS = 1.0
 SPEED_TRIAL = "sum(i * i % 7 for i in range(5_000_000))"
 TEST_SECONDS = 300
 FACTOR = pytest.StashKey[float]()
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
+ROWS = finishers.rows
 
 
-def pytest_runtest_setup() -> None:
-    """Forgets the rendezvous of a run in this process: its port would be taken in the next test."""
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forgets the rendezvous of a run in this process: its port would be taken in the next test.
+
+    The finishers of a run take four times as long as a small run: only tests with the fixture
+    `finishing` call them.
+    """
     for name in RENDEZVOUS:
         os.environ.pop(name, None)
+    asked = "finishing" in getattr(item, "fixturenames", ())
+    finishers.rows = ROWS if asked else lambda table: {}
+
+
+@pytest.fixture(scope="session")
+def finishing() -> None:
+    """The finishers of a run are called in this process, as they are for users."""
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures' own

@@ -30,6 +30,12 @@ def scene(seed: int, width: int = 300, height: int = 280) -> Image.Image:
     return Image.fromarray(np.uint8(blocks + random.integers(0, 20, blocks.shape)))
 
 
+def noise(height: int, width: int, seed: int = 0) -> Image.Image:
+    """A picture whose every pixel is drawn."""
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
 def encoded(picture: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
     out = io.BytesIO()
     picture.save(out, kind, **options)

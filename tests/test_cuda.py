@@ -1,6 +1,5 @@
 """On a CUDA device: the numbers of the CPU, exact resume, and every command that computes there."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 import vit as package
-from tests.command import Vit, coloured, saved, vit
+from tests.command import Vit, coloured, saved, table, vit
 from vit.training.network_training import NetworkTraining
 
 assert vit  # a fixture
@@ -85,8 +84,7 @@ def test_logits_are_those_of_float64_on_a_cpu(name: str, side: int) -> None:
 
 
 def losses(run: Path) -> list[float]:
-    with (run / "metrics.csv").open() as file:
-        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    return [float(row["train/loss"]) for row in table(run / "metrics.csv") if row["train/loss"]]
 
 
 @pytest.mark.parametrize("optimizer", ["torch.optim.AdamW", "vit.MuonWithAdamW", "vit.LAMB"])

@@ -63,6 +63,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             pixels = np.clip(rng.normal(color, 30, (40, 50, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{i}.png")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vit.data.loaders.available_cores", lambda: 0)  # no processes that load
     return tmp_path
 
 

@@ -2,13 +2,16 @@
 
 import errno
 import pickle
-import subprocess
+import resource
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.command import coloured, saved
+from tests.killing import in_child
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.writing import atomic, write_json
 
@@ -35,14 +38,6 @@ def test_a_mistake_stays_one_line_whatever_its_value(value: str, shown: str) -> 
     assert str(pickle.loads(pickle.dumps(UserError(value)))) == shown
 
 
-LIMITED = """\
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
-from vit.cli.main import entry
-entry()
-"""
-
-
 @pytest.mark.parametrize(
     ("command", "file"),
     [
@@ -51,14 +46,22 @@ entry()
         ("data pack PHOTOS out", "out/images-00000.tar"),
     ],
 )
-def test_a_file_that_may_not_grow_is_named(command: str, file: str, tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_is_named(
+    command: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places = {"MODEL": saved(tmp_path / "model"), "PHOTOS": coloured(tmp_path / "photos")}
     words = [str(places.get(word, word)) for word in command.split()]
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *words], cwd=tmp_path, capture_output=True, text=True
-    )
-    *_, line = done.stderr.splitlines()
-    assert done.returncode == 1 and "File too large" in line and file in line, done.stderr
+    monkeypatch.chdir(tmp_path)
+
+    def limited() -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+        with open("err.txt", "w") as sys.stderr:
+            return main(words)
+
+    assert in_child(limited) == 1
+    *_, line = Path("err.txt").read_text().splitlines()
+    assert "File too large" in line and file in line, line
 
 
 def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:

@@ -13,17 +13,13 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from tests.pictures import noise
 from vit.data.settings import InputFormat
 from vit.errors import UserError
 from vit.preprocessing import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC}
-
-
-def noise(height, width, seed=0):
-    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(values)
 
 
 def compose(steps) -> Any:  # torchvision annotates its transforms as tensor to tensor

@@ -104,12 +104,6 @@ def test_a_picture_that_cannot_be_opened_is_named_or_skipped(
     assert "03.jpg: " in done.err and "1 of 12 pictures were skipped" in done.err
 
 
-def test_an_empty_folder_is_named(vit: Vit, model: Path) -> None:
-    Path("empty").mkdir()
-    done = vit("classify", model, "empty")
-    assert done.status == 2 and "empty" in done.err
-
-
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_answers_before_an_unreadable_picture_are_printed(
     flags: tuple[str, ...], vit: Vit, model: Path, photos: Path

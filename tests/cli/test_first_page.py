@@ -54,7 +54,7 @@ def test_the_first_page_gives_a_classifier_and_needs_the_network_once(
         done = vit(*page["fit -c probe"])
         assert done.status == 0, done.err
         assert f"{BACKBONE}: 127.0.0.1, 88 MB, licence apache-2.0" in done.err
-        assert "test accuracy" in done.out and Path("runs/my_photos-probe/report.html").is_file()
+        assert "test accuracy" in done.out
         assert len(mirror.asked) == 1
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     answers = vit(*typed(page["classify"]))

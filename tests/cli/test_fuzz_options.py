@@ -1,6 +1,5 @@
 """Options with values that nobody chose: one line of complaint, or a run that goes by them."""
 
-import csv
 import math
 import os
 from functools import cache
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonargparse import Namespace
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, table
 from vit.errors import UserError
 from vit.runs.options import Options
 from vit.runs.short_names import Words
@@ -163,8 +162,7 @@ def test_a_short_run_ends_in_one_line_or_with_a_finite_loss(
     if not folder.exists():
         assert any("fast_dev_run" in option for option in typed)
         return
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = table(folder / "metrics.csv")
     losses = [float(row["train/loss"]) for row in rows if row.get("train/loss")]
     assert losses and all(map(math.isfinite, losses)), typed
 

@@ -10,6 +10,7 @@ from tests.command import TINY, Vit
 from vit.runs.records import HEADER
 
 
+@pytest.mark.usefixtures("finishing")
 def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:
     assert vit("runs").status == 2
     done = vit("fit", "-c", "cifar10", "--data", photos, "--steps", "2", *TINY)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image, ImageCms, ImageOps, ImageSequence
 
 from tests.data.conftest import png
+from tests.pictures import encoded
 from vit.data.decode import MAX_PIXELS, ImageError, open_image
 from vit.errors import UserError
 
@@ -17,12 +18,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 RAMP = np.array([[0, 255, 256, 257, 12_345, 32_768, 65_535]], dtype=">u2")  # h w
 GRAY, RGB = 0, 2  # PNG colour types
-
-
-def encode(image, kind, **options):
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 def photo(height=48, width=64):
@@ -56,8 +51,8 @@ def white_composite(colour, alpha):
 SIXTEEN_BITS = {
     "gray PNG": lambda: png(7, 1, [RAMP.tobytes()], depth=16, colour=GRAY),
     "RGB PNG": lambda: png(7, 1, [np.repeat(RAMP, 3).tobytes()], depth=16, colour=RGB),
-    "TIFF": lambda: encode(Image.fromarray(RAMP.astype("<u2")), "TIFF"),
-    "big-endian TIFF": lambda: encode(Image.fromarray(RAMP), "TIFF"),
+    "TIFF": lambda: encoded(Image.fromarray(RAMP.astype("<u2")), "TIFF"),
+    "big-endian TIFF": lambda: encoded(Image.fromarray(RAMP), "TIFF"),
     "PGM": lambda: b"P5 7 1 65535\n" + RAMP.tobytes(),
 }
 
@@ -71,7 +66,7 @@ def test_of_sixteen_bits_the_high_byte_is_kept(kind):
 @pytest.mark.parametrize(("dtype", "kind"), [("f4", "floating-point"), ("i4", "32-bit integer")])
 def test_pixels_without_an_agreed_white_are_refused(tmp_path, dtype, kind):
     path = tmp_path / "scan.tif"
-    path.write_bytes(encode(Image.fromarray(np.ones((2, 2), dtype=dtype)), "TIFF"))
+    path.write_bytes(encoded(Image.fromarray(np.ones((2, 2), dtype=dtype)), "TIFF"))
     line = error_line(path)
     assert str(path) in line
     assert f"{kind} pixels have no agreed white; save them in 8 or 16 bits" in line
@@ -87,7 +82,7 @@ def test_palette_with_transparency_is_composited_on_white(transparency):
     image = Image.new("P", (3, 1))
     image.putpalette([10, 20, 30, 200, 0, 0, 0, 200, 0])
     image.putdata([0, 1, 2])
-    values = pixels(encode(image, "PNG", transparency=transparency))
+    values = pixels(encoded(image, "PNG", transparency=transparency))
     assert values[0, 0].tolist() == [10, 20, 30]
     assert values[0, 1].tolist() == [255, 255, 255]
     last_alpha = 255 if transparency == 1 else 128
@@ -97,9 +92,9 @@ def test_palette_with_transparency_is_composited_on_white(transparency):
 @pytest.mark.parametrize("alpha", [0, 1, 100, 254, 255])
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_alpha_is_composited_on_white(alpha, kind):
-    rgba = pixels(encode(Image.new("RGBA", (2, 1), (200, 0, 40, alpha)), kind))
+    rgba = pixels(encoded(Image.new("RGBA", (2, 1), (200, 0, 40, alpha)), kind))
     assert np.abs(rgba[0, 0] - white_composite((200, 0, 40), alpha)).max() <= 0.5
-    gray = pixels(encode(Image.new("LA", (2, 1), (60, alpha)), kind))
+    gray = pixels(encoded(Image.new("LA", (2, 1), (60, alpha)), kind))
     assert np.abs(gray[0, 0] - white_composite((60,) * 3, alpha)).max() <= 0.5
 
 
@@ -122,7 +117,7 @@ def test_transparent_colour_of_an_rgb_png_is_white():
 )
 def test_cmyk_inks_darken_white_paper(kind, ink, colour):
     options = {"quality": 100} if kind == "JPEG" else {}
-    data = encode(Image.new("CMYK", (16, 16), ink), kind, **options)
+    data = encoded(Image.new("CMYK", (16, 16), ink), kind, **options)
     if kind == "JPEG":
         assert b"Adobe" in data[:64]  # so its inks are stored inverted
     assert np.abs(pixels(data) - colour).max() <= 2
@@ -132,7 +127,7 @@ def test_cmyk_inks_darken_white_paper(kind, ink, colour):
 def test_first_frame_of_several_is_used(kind):
     frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "blue", "lime")]
     options = {"lossless": True} if kind == "WEBP" else {}
-    data = encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
     assert len(ImageSequence.all_frames(Image.open(io.BytesIO(data)))) == 3
     assert np.array_equal(pixels(data), np.broadcast_to((255, 0, 0), (6, 8, 3)))
 
@@ -144,7 +139,7 @@ def test_exif_rotation_is_applied_once(orientation, kind):
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"lossless": True} if kind == "WEBP" else {}
-    data = encode(stored, kind, exif=exif, **options)
+    data = encoded(stored, kind, exif=exif, **options)
     expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
     assert expected.shape == ((6, 10, 3) if orientation < 5 else (10, 6, 3))
     assert np.array_equal(pixels(data), expected)
@@ -152,7 +147,7 @@ def test_exif_rotation_is_applied_once(orientation, kind):
 
 
 def test_mpo_of_a_phone_gives_its_main_photo():
-    data = encode(photo(), "MPO", save_all=True, append_images=[Image.new("RGB", (64, 48))])
+    data = encoded(photo(), "MPO", save_all=True, append_images=[Image.new("RGB", (64, 48))])
     assert Image.open(io.BytesIO(data)).format == "MPO"
     assert np.abs(pixels(data) - np.asarray(photo())).mean() < 5
 
@@ -163,7 +158,7 @@ def test_mpo_of_a_phone_gives_its_main_photo():
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "TIFF", "BMP", "AVIF"])
 def test_truncated_file_is_named(tmp_path, kind):
     path = tmp_path / f"half.{kind.lower()}"
-    data = encode(photo(), kind)
+    data = encoded(photo(), kind)
     path.write_bytes(data[: len(data) * 7 // 10])
     assert error_line(path) == (
         f"{path}: the image is cut short (truncated file); replace or delete it"
@@ -201,13 +196,13 @@ def test_missing_file_and_folder_are_named(tmp_path):
 
 def test_eps_is_never_run(tmp_path):
     path = tmp_path / "figure.jpg"
-    path.write_bytes(encode(photo(), "EPS"))
+    path.write_bytes(encoded(photo(), "EPS"))
     assert "an EPS file is a program" in error_line(path)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "JPEG2000"])
 def test_damaged_bytes_give_pixels_or_one_line(kind):
-    data = encode(photo(12, 16), kind)
+    data = encoded(photo(12, 16), kind)
     random = np.random.default_rng(0)
     for _ in range(60):
         damaged = bytearray(data)
@@ -227,7 +222,7 @@ def test_400_megapixel_bomb_is_refused_before_decoding(tmp_path, name):
     path = tmp_path / name
     data = png(20_000, 20_000, [b"\0"], depth=8, colour=GRAY)
     if name.endswith("jpg"):
-        data = bytearray(encode(photo(), "JPEG"))
+        data = bytearray(encoded(photo(), "JPEG"))
         start = data.index(b"\xff\xc0\0\x11\x08") + 5
         data[start : start + 4] = struct.pack(">HH", 20_000, 20_000)
     path.write_bytes(data)
@@ -238,7 +233,7 @@ def test_400_megapixel_bomb_is_refused_before_decoding(tmp_path, name):
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "WEBP"])
 def test_large_photo_below_the_limit_does_not_warn(monkeypatch, kind):
-    data = encode(photo(), kind)
+    data = encoded(photo(), kind)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 48 * 64 - 1)  # Pillow warns above, fails at 2x
     assert pixels(data).shape == (48, 64, 3)
 
@@ -256,7 +251,7 @@ def test_limit_holds_although_pillow_has_none(monkeypatch):
 def test_unicode_spaces_and_odd_bytes_in_paths_work(tmp_path):
     for name in ("Grüße aus 東京 é.png", os.fsdecode(b"caf\xe9.png"), "two\nlines.png"):
         path = tmp_path / name
-        path.write_bytes(encode(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG"))
+        path.write_bytes(encoded(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG"))
         assert pixels(path)[0, 0].tolist() == [1, 2, 3]
         assert pixels(str(path))[0, 0].tolist() == [1, 2, 3]
         path.write_bytes(b"")
@@ -297,6 +292,6 @@ def test_pil_image_is_converted_and_left_alone():
 def test_an_icc_profile_changes_no_pixel(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
-    data = encode(Image.fromarray(pixels), "PNG", icc_profile=profile)
+    data = encoded(Image.fromarray(pixels), "PNG", icc_profile=profile)
     assert Image.open(io.BytesIO(data)).info["icc_profile"] == profile
     np.testing.assert_array_equal(np.asarray(open_image(data)), pixels)

@@ -231,18 +231,6 @@ def test_resume_sees_exactly_the_rest(num_workers, ends, photos, tmp_path):
         assert len(rest.seen["val"]) == 3 - done // 6
 
 
-def test_a_run_that_ended_inside_an_epoch_goes_on_from_there(photos, tmp_path):
-    """After max_steps, Lightning counts the begun epoch as a whole one."""
-    whole, half, rest = Recorder(), Recorder(), Recorder()
-    trainer(max_epochs=3).fit(whole, datamodule=data(photos))
-    run = trainer(max_steps=8)
-    run.fit(half, datamodule=data(photos))
-    run.save_checkpoint(tmp_path / "half.ckpt")
-    trainer(max_epochs=3).fit(rest, datamodule=data(photos), ckpt_path=tmp_path / "half.ckpt")
-    assert len(rest.seen["train"]) == 6 and len(rest.seen["val"]) == 1
-    assert half.seen["train"] + rest.seen["train"] == whole.seen["train"][:14]
-
-
 @pytest.mark.parametrize(("limit", "batches", "num_workers"), [(0.5, 3, 0), (4, 4, 2)])
 def test_limited_epochs_go_through_all_images(limit, batches, num_workers, photos):
     whole, model = Recorder(), Recorder()
@@ -278,15 +266,6 @@ def as_rank(module: ImageData, rank: int, world_size: int) -> ImageData:
         state=SimpleNamespace(fn=None),
     )
     return module
-
-
-def test_ranks_share_training_and_evaluation(photos):
-    ranks = [as_rank(data(photos, batch_size=4), rank, 4) for rank in range(4)]
-    train = [[i for batch in m.train_dataloader() for i in batch[2].tolist()] for m in ranks]
-    assert sorted(i for part in train for i in part) == list(range(48))
-    assert {len(part) for part in train} == {12}
-    val = [[i for batch in m.val_dataloader() for i in batch[2].tolist()] for m in ranks]
-    assert val == [[0, 4], [1, 5], [2], [3]]
 
 
 def test_a_rank_without_images_is_allowed(photos):

@@ -1,6 +1,5 @@
 """Crops of partly decoded JPEGs, against Pillow's crop of the whole image."""
 
-import io
 import warnings
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
+from tests.pictures import encoded
 from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
 from vit.data.transforms import TrainTransform, inception_box
@@ -19,12 +19,6 @@ def scene(height, width):
     """A photo whose contrast leaves room for the overshoot of a filter."""
     image = Image.fromarray(load_sample_image("china.jpg")).resize((width, height))
     return image.point(lambda level: 0.75 * level + 30)
-
-
-def encoded(image, kind="JPEG", **options):
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 @pytest.fixture(scope="module")

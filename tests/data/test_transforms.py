@@ -9,6 +9,7 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from tests.pictures import noise
 from vit.data.transforms import (
     TrainTransform,
     inception_box,
@@ -18,11 +19,6 @@ from vit.data.transforms import (
 from vit.errors import UserError
 from vit.extensions.recipes.randaugment import RandAugment
 from vit.preprocessing import to_tensor
-
-
-def noise(height, width, seed=0):
-    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(values)
 
 
 def compose(steps) -> Any:  # torchvision annotates its transforms as tensor to tensor

@@ -4,7 +4,6 @@ from tests.command import photos, vit
 from tests.data.conftest import make_tree
 from tests.training.conftest import (
     continues_bitwise,
-    encoder_continues_bitwise,
     losses,
     make_data,
     make_model,
@@ -16,7 +15,6 @@ from tests.training.conftest import (
 
 __all__ = [
     "continues_bitwise",
-    "encoder_continues_bitwise",
     "losses",
     "make_data",
     "make_model",

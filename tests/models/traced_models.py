@@ -62,19 +62,14 @@ def cases() -> dict[str, float]:
     for name in BACKBONES:
         errors[f"{name} compile"] = gradient_error(built(name), images)
         errors[f"{name} export"] = export_error(built(name), torch.float32)
-    for name in ("vit", "rotary"):
-        # "eager" draws the same numbers.
-        model = built(name, drop_path=0.5, dropout=0.5).train()
-        errors[f"{name} training"] = gradient_error(model, images, "eager")
-        errors[f"{name} export_bfloat16"] = export_error(built(name), torch.bfloat16)
-    for name in ("vit", "bit"):
-        model = built(name)
-        pairs = zip(
-            compiled(model.intermediate_layers)(images, [0, 1]),
-            model.intermediate_layers(images, [0, 1]),
-            strict=True,
-        )
-        errors[f"{name} layers"] = max(relative_error(a, b) for a, b in pairs)
+    # "eager" draws the same numbers.
+    model = built("rotary", drop_path=0.5, dropout=0.5).train()
+    errors["rotary training"] = gradient_error(model, images, "eager")
+    errors["rotary export_bfloat16"] = export_error(built("rotary"), torch.bfloat16)
+    model = built("vit")
+    layers = compiled(model.intermediate_layers)(images, [0, 1])
+    pairs = zip(layers, model.intermediate_layers(images, [0, 1]), strict=True)
+    errors["vit layers"] = max(relative_error(a, b) for a, b in pairs)
     errors["vit compile_bfloat16"] = gradient_error(built("vit").bfloat16(), images.bfloat16())
     return errors
 

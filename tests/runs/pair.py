@@ -1,17 +1,16 @@
-"""`vit` on two processes, as torchrun starts them, each with options of its own."""
+"""`vit` in two processes, as torchrun starts them, each with options of its own."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.processes import torchrun
+from tests.processes import together
+from vit.cli.main import main
 
 
 class Ended(NamedTuple):
-    status: int
+    status: int | None
     err: str
 
 
@@ -27,19 +26,12 @@ def pair(
 
     `seconds` is the limit for each; `before` are Python statements that each executes first.
     """
-    started = []
-    for variables, options in zip(torchrun(2), own, strict=True):
-        code = f"{before}\nfrom vit.cli.main import entry; entry()"
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", code, *map(str, (*shared, *options))],
-                env={**os.environ, **variables},
-                cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-    try:
-        errors = [process.communicate(timeout=seconds)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [Ended(process.returncode, err) for process, err in zip(started, errors, strict=True)]
+
+    def work() -> int:
+        os.chdir(folder)
+        exec(before, {})
+        return main([str(word) for word in (*shared, *own[int(os.environ["RANK"])])])
+
+    ends = together(2, folder / "ends", work, seconds=seconds)
+    errors = [(folder / "ends" / f"{rank}.err").read_text() for rank in range(2)]
+    return [Ended(status, err) for status, err in zip(ends, errors, strict=True)]

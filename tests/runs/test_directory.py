@@ -1,15 +1,13 @@
 """One run, one directory: who gets it, what a failed start leaves, what of the user's is safe."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, contents
 from vit.errors import UserError
 from vit.runs.directory import RunDirectory, run_name
 from vit.runs.processes import HANDED_DOWN
@@ -17,11 +15,6 @@ from vit.runs.records import HEADER
 from vit.runs.short_names import Words
 
 SHORT = ("--trainer.max_steps=1", "--final_split=none")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
-    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def options(run_dir: str | None = None, resume: str = "auto", **data: Any) -> Any:
@@ -182,19 +175,3 @@ def test_a_start_that_failed_can_be_repeated_and_corrected(
     assert vit(*command, "--run_dir=run").status == 0
     again = vit(*command, "--run_dir=run", "--resume=never")
     assert again.status == 2 and "run already holds a run" in again.err
-
-
-@pytest.mark.slow
-def test_two_runs_that_start_together_never_share_a_directory(
-    command: tuple[str, ...], photos: Path, deadline
-) -> None:
-    started = [sys.executable, "-m", "vit", *command, "--run_dir=shared"]
-    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    processes = [
-        subprocess.Popen([*started, f"--seed_everything={seed}"], cwd=photos.parent, **pipes)
-        for seed in range(2)
-    ]
-    errors = [process.communicate(timeout=deadline(200))[1] for process in processes]
-    statuses = [process.returncode for process in processes]
-    assert sorted(statuses) == [0, 2], errors
-    assert "shared" in errors[statuses.index(2)].splitlines()[-1]

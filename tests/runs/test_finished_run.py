@@ -1,6 +1,5 @@
 """What a finished run reports."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, table
 from vit.label_tree import LabelTree
 from vit.runs.scoring import CollectPredictions
 
@@ -64,6 +63,7 @@ def exported_logits(vit: Vit, score: float) -> None:
     assert refused.status == 2 and "the exported file has other classes than run" in refused.err
 
 
+@pytest.mark.usefixtures("finishing")
 def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_classify(
     vit: Vit, photos: Path
 ) -> None:
@@ -90,6 +90,7 @@ def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_c
     assert named.status == 0 and "loose/a.jpg" in named.out
 
 
+@pytest.mark.usefixtures("finishing")
 def test_a_run_on_a_tree_is_scored_by_level_and_answers_with_nodes(vit: Vit, photos: Path) -> None:
     for name in ("blue", "grün", "red"):
         target = Path("tree") / ("warm" if name == "red" else "cold/deep") / name
@@ -99,7 +100,7 @@ def test_a_run_on_a_tree_is_scored_by_level_and_answers_with_nodes(vit: Vit, pho
     assert vit(*args, "--steps", "4").status == 0
     metrics = json.loads(Path("run/summary.json").read_text())["metrics"]
     classes = ["cold/deep/blue", "cold/deep/grün", "warm/red"]
-    rows = list(csv.DictReader(Path("run/predictions.csv").open(encoding="utf-8")))
+    rows = table("run/predictions.csv")
     hits = []
     for row in rows:  # of three classes all are listed
         places = ("", "_2", "_3")

@@ -4,19 +4,22 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.command import TINY, Vit, coloured
+from tests.killing import in_child
 from tests.runs.pair import pair
 from vit.cli.main import main
 from vit.tables import TABLES
 
+pytestmark = pytest.mark.usefixtures("finishing")
 TASKS = {
     "report": ("cifar10", "vit.extensions.reports.finisher", "write_results", "worst.png"),
     "examples": (
@@ -29,14 +32,14 @@ TASKS = {
 """Finisher -> recipe, its module, a function that it calls, and a file that it writes."""
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished run of each recipe, and the name of its finisher."""
+    """The name of a finisher, and a finished run of its recipe."""
+    name = getattr(request, "param", "report")
     home = tmp_path_factory.mktemp("finished")
     options = ("--data.root", str(coloured(home / "photos")), *TINY, "--steps=2")
-    recipe = TASKS[request.param][0]
-    assert main(["fit", "-c", recipe, *options, "--run_dir", str(home / "run")]) == 0
-    return request.param, home / "run"
+    assert main(["fit", "-c", TASKS[name][0], *options, "--run_dir", str(home / "run")]) == 0
+    return name, home / "run"
 
 
 @pytest.fixture
@@ -69,6 +72,7 @@ def fails() -> None:
     raise RuntimeError("no\nink")
 
 
+@pytest.mark.parametrize("runs", TASKS, indirect=True)
 def test_a_failure_is_a_note_and_a_report_is_made_later(
     run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,14 +109,29 @@ def test_a_failure_is_the_commands_where_that_is_asked_for(
     assert done.status == 1 and "unexpected error in vit" in done.err and "no ink" in done.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def interrupted() -> None:
+    """A signal that becomes another error."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except SystemExit:
+        fails()
+
+
+@pytest.mark.parametrize(
+    ("number", "act"),
+    [
+        (signal.SIGINT, lambda: os.kill(os.getpid(), signal.SIGINT)),
+        (signal.SIGTERM, lambda: os.kill(os.getpid(), signal.SIGTERM)),
+        (signal.SIGTERM, interrupted),
+    ],
+)
 def test_a_signal_stops_a_finisher_and_leaves_the_run_finished(
-    number: signal.Signals, run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
+    number: int, act: Any, run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, folder = run
     monkeypatch.delenv("VIT_STRICT")
     with monkeypatch.context() as patch:
-        breaks(name, patch, lambda: os.kill(os.getpid(), number))
+        breaks(name, patch, act)
         done = vit("fit", "--run_dir=run")
     assert done.status == 128 + number
     assert done.err == "stopped; run is finished, and `vit report run` makes the rest\n"
@@ -120,33 +139,14 @@ def test_a_signal_stops_a_finisher_and_leaves_the_run_finished(
     assert vit("report", "run").status == 0 and states(folder)[name] == "done"
 
 
-def test_a_signal_that_becomes_another_error_is_a_stop(
+def test_a_kill_leaves_a_run_that_is_reported_later(
     run: tuple[str, Path], vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted() -> None:
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        except SystemExit:
-            fails()
-
-    monkeypatch.delenv("VIT_STRICT")
-    breaks(run[0], monkeypatch, interrupted)
-    done = vit("report", "run")
-    assert done.status == 143 and "makes the rest" in done.err
-
-
-def test_a_kill_leaves_a_run_that_is_reported_later(
-    run: tuple[str, Path], vit: Vit, deadline: Callable[[float], float]
-) -> None:
     name, folder = run
-    _, module, function, _ = TASKS[name]
-    code = (
-        f"import os, {module} as it\n"
-        f"it.{function} = lambda *_, **__: os.kill(os.getpid(), 9)\n"
-        "from vit.cli.main import main; main(['report', 'run'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder.parent, timeout=deadline(60))
-    assert done.returncode == -9 and states(folder).get(name) != "done"
+    with monkeypatch.context() as patch:
+        breaks(name, patch, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        assert in_child(lambda: main(["report", "run"])) == -signal.SIGKILL
+    assert states(folder).get(name) != "done"
     assert vit("report", "run").status == 0 and states(folder)[name] == "done"
 
 
@@ -187,36 +187,26 @@ def test_a_damaged_file_of_a_report_and_images_that_are_gone_or_changed_are_name
     assert "Confusion" in Path("run/report.html").read_text(encoding="utf-8")
 
 
-SEEN = """\
-import atexit, os, sys
-import vit.runs.fit as page
-finish, rank = page.finish, os.environ.get("RANK", "0")
-NAMES = ("vit.extensions.reports", "vit.extensions.inspection")
-def loaded():
-    return [name for name in sys.modules if name.startswith(NAMES)]
-def finishing(*given):
-    result = finish(*given)
-    assert not loaded(), loaded()
-    return result
-page.finish = finishing
-def at_the_end():
-    import torch.distributed as dist
-    print(f"rank {rank}: {len(loaded())} files, {dist.is_initialized()}", file=sys.stderr)
-atexit.register(at_the_end)
-"""
+def telling(run: Path) -> None:
+    print("finisher, in a group:", dist.is_initialized(), file=sys.stderr)
 
 
-@pytest.mark.parametrize("name", TASKS)
+TELL = "from tests.runs.test_finishers import tells; tells()"
+
+
+def tells() -> None:
+    """Lets all finishers tell that they are called."""
+    for _, module, _, _ in TASKS.values():
+        import_module(module).finish = telling
+
+
 def test_finishers_run_in_the_first_of_two_processes_after_they_have_parted(
-    name: str, tmp_path: Path, photos: Path, deadline: Callable[[float], float]
+    tmp_path: Path, photos: Path, deadline: Callable[[float], float]
 ) -> None:
-    shared = ("fit", "-c", TASKS[name][0], *TINY, f"--data.root={photos}", "--run_dir=run")
+    shared = ("fit", "-c", "cifar10", *TINY, f"--data.root={photos}", "--run_dir=run")
     shared += ("--steps=2", "--trainer.devices=2", "--trainer.strategy=ddp")
-    both = pair(tmp_path, shared, seconds=deadline(120), before=SEEN)
-    for done in both:
-        assert done.status == 0, done.err
-    first, second = (done.err.splitlines()[-1] for done in both)
-    assert first.startswith("rank 0: ") and first.endswith(" files, False")
-    assert not first.startswith("rank 0: 0 files")
-    assert second == "rank 1: 0 files, False"
+    first, second = pair(tmp_path, shared, seconds=deadline(60), before=TELL)
+    assert first.status == second.status == 0, (first, second)
+    assert first.err.count("finisher, in a group: False") == len(TABLES["finishers"])
+    assert "finisher" not in second.err
     assert states(tmp_path / "run") == dict.fromkeys(TABLES["finishers"], "done")

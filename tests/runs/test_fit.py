@@ -1,6 +1,5 @@
 """`vit fit` to the end, and what it leaves behind; then the commands that use a run."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.command import TINY, Vit, coloured
+from tests.command import TINY, Vit, coloured, table
 from vit import console
 from vit.cli.main import main
 from vit.yaml_reader import read_options
@@ -17,7 +16,7 @@ EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(finishing: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the three colours, which tests only read."""
     folder = tmp_path_factory.mktemp("fit")
     with pytest.MonkeyPatch.context() as patch:
@@ -36,11 +35,6 @@ def test_a_run_directory_is_complete(run: Path) -> None:
     )
     for name in files.split():
         assert (run / name).stat().st_size > 0, name
-
-
-def table(file: Path | str) -> list[dict[str, str]]:
-    with open(file, encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
 
 
 def test_the_summary_uses_the_names_of_the_metrics_file(run: Path) -> None:
@@ -155,7 +149,7 @@ def test_weights_of_classes_with_any_names(vit: Vit, photos: Path) -> None:
     assert unknown.status == 2 and "there is no class 'null'" in unknown.err
 
 
-def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
+def test_several_labels_an_image(vit: Vit, photos: Path, finishing: None) -> None:
     rows = ["path,label"]
     for name in ("red", "grün", "blue"):
         warm = "|warm" if name == "red" else ""

@@ -33,7 +33,7 @@ FORMS: dict[str, Any] = {
     "file": "thing.yaml",
     "path": {"__path__": "thing.yaml"},
 }
-DRAWN = 40
+DRAWN = 16
 """Of all triples of a place, a form and a command: 23,706 for the first run."""
 RUNS = {
     "classification": ("-c", "cifar10", "--model.loss.function=torch.nn.MultiMarginLoss"),
@@ -45,7 +45,7 @@ READINGS: dict[str, tuple[str, ...]] = {
     "predict": ("predict", "run", "--json"),
     "classify": ("classify", "run", "my photos/red/00.jpg", "--json"),
     "export": ("export", "run", "x.onnx", "--overwrite"),
-    "robustness": ("robustness", "run", "--data", "my photos", "--limit", "2"),
+    "robustness": ("robustness", "run", "--data", "my photos", "--limit=2", "--num-workers=0"),
     "trust": ("trust", "run", "--json"),
     "inspect": ("inspect", "run"),
     "runs": ("runs", "."),
@@ -141,15 +141,22 @@ def read(home: Path, vit: Vit, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     return reading
 
 
+@contextlib.contextmanager
+def restored(*files: str) -> Iterator[None]:
+    """The files of the run are as they were when this ends."""
+    before = {file: Path("run", file).read_bytes() for file in files}
+    try:
+        yield
+    finally:
+        for file, content in before.items():
+            Path("run", file).write_bytes(content)
+
+
 def check(change: Change, read: Read, untouched: dict[str, Result]) -> None:
     """The command imports nothing, and ends with one line and status 2, or as if untouched."""
-    file = Path("run", change.file)
-    before = file.read_bytes()
-    value = change.write()
-    try:
+    with restored(change.file):
+        value = change.write()
         done = read(change.reading)
-    finally:
-        file.write_bytes(before)
     assert not MARK.exists(), change
     if change.reading == "runs":
         assert done.status == 0 and done.out.startswith("run "), (change, done)
@@ -181,11 +188,9 @@ def test_what_only_reads_a_run_imports_nothing(read: Read) -> None:
 @pytest.mark.parametrize("name", ["task", "seed_everything", "data", "trainer", "model", "own"])
 def test_a_configuration_without_a_section_is_named(name: str, read: Read) -> None:
     config = Path("run", CONFIG)
-    before = config.read_text()
-    content = yaml.safe_load(before)
-    values = [3, {"a": 1}] if name == "own" else [None, [1], "text"]
-    try:
-        for value in values:
+    content = yaml.safe_load(config.read_text())
+    with restored(CONFIG):
+        for value in [3, {"a": 1}] if name == "own" else [None, [1], "text"]:
             content[name] = value
             config.write_text(HEADER + json.dumps(content))
             for done in (read("test"), read("export")):
@@ -195,8 +200,6 @@ def test_a_configuration_without_a_section_is_named(name: str, read: Read) -> No
                 del content[name]
                 config.write_text(HEADER + json.dumps(content))
                 assert f"run/{CONFIG}: {name}=None is not" in read("test").err
-    finally:
-        config.write_text(before)
 
 
 @pytest.mark.parametrize(
@@ -204,30 +207,21 @@ def test_a_configuration_without_a_section_is_named(name: str, read: Read) -> No
 )
 def test_a_key_with_dots_is_no_way_around(key: str, read: Read) -> None:
     config = Path("run", CONFIG)
-    before = config.read_text()
-    content = yaml.safe_load(before)
+    content = yaml.safe_load(config.read_text())
     content["data"][key] = f"{MODULE}.Thing"
-    config.write_text(HEADER + json.dumps(content))
-    try:
+    with restored(CONFIG):
+        config.write_text(HEADER + json.dumps(content))
         for reading in ("test", "export", "validate"):
             done = read(reading)
             assert not MARK.exists() and done.status == 2 and f"data.{key} (" in done.err
-    finally:
-        config.write_text(before)
 
 
-def test_a_report_imports_nothing(
-    read: Read, vit: Vit, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("finishing", "read")
+def test_a_report_imports_nothing(vit: Vit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIT_STRICT")
-    monkeypatch.chdir(home)
-    for change in random.Random(0).sample(changes(("report",)), 6):
-        files = {file: Path("run", file).read_bytes() for file in (change.file, "summary.json")}
+    for change in random.Random(0).sample(changes(("report",)), 3):
         MARK.unlink(missing_ok=True)
-        change.write()
-        try:
+        with restored(change.file, "summary.json"):
+            change.write()
             done = vit("report", "run")
-        finally:
-            for file, content in files.items():
-                Path("run", file).write_bytes(content)
         assert not MARK.exists() and done.status in (0, 1, 2), (change, done)

@@ -1,6 +1,5 @@
 """Experiment trackers by name, and the picture of the first batch."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, table
 from vit.training.mixing import Mixing
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
@@ -25,8 +24,7 @@ def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> 
     assert "train images per class: blue 10, grün 10, red 10" in done.err
     events = EventAccumulator("run/tensorboard/events")
     events.Reload()
-    with open("run/metrics.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = table("run/metrics.csv")
     for name in ("train/loss", "val/acc1", "val/loss"):
         ours = [(int(row["step"]), float(row[name])) for row in rows if row[name]]
         theirs = [(event.step, event.value) for event in events.Scalars(name)]
@@ -34,6 +32,7 @@ def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> 
         np.testing.assert_allclose([v for _, v in ours], [v for _, v in theirs], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("finishing")
 def test_the_first_batch_is_drawn_and_changes_nothing(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,23 +10,15 @@ from safetensors.torch import load_file
 import vit as package
 from tests.command import Vit, saved
 from vit.extensions.formats.convert import convert
-from vit.preprocessing import Preprocess
 from vit.weights.native import save_native
 
-ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
 OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")
 
 
 @pytest.fixture
 def encoder(tmp_path: Path) -> Path:
     """A model directory of random weights without a head."""
-    torch.manual_seed(0)
-    model = package.create_model("vit_ti16", num_classes=0, image_size=16, **ARCHITECTURE)
-    folder = tmp_path / "encoder"
-    steps = Preprocess(image_size=(16, 16), crop_fraction=1.0, crop_rounding="floor")
-    preprocess = steps.to_dict()
-    save_native(folder, model, classes=None, preprocess=preprocess, extra={})
-    return folder
+    return saved(tmp_path / "encoder", classes=None)
 
 
 def test_the_head_is_fitted_and_the_rest_is_as_it_was(
@@ -39,14 +31,11 @@ def test_the_head_is_fitted_and_the_rest_is_as_it_was(
     before, after = (load_file(p / "model.safetensors") for p in (encoder, run / "model"))
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert set(after) - set(before) == {"head.weight", "head.bias"}
-    of_run, of_encoder = (
+    steps = [
         json.loads((p / "config.json").read_text())["preprocess"] for p in (run / "model", encoder)
-    )
-    assert of_run == of_encoder and of_run["crop_rounding"] == "floor"
-
-    assert (
-        after["head.weight"].any() and json.loads((run / "summary.json").read_text())["steps"] == 0
-    )
+    ]
+    assert steps[0] == steps[1] and after["head.weight"].any()
+    assert json.loads((run / "summary.json").read_text())["steps"] == 0
 
 
 def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:
@@ -134,21 +123,12 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
     assert several.status == 0 and "new: 'any', 'red'" in several.err, several.err
 
 
-@pytest.mark.parametrize("layout", ["bare", "huggingface"])
-def test_a_head_of_other_classes_is_fitted_whatever_their_number(
-    vit: Vit, photos: Path, layout: str
-) -> None:
+def test_a_head_of_other_classes_is_fitted_whatever_their_number(vit: Vit, photos: Path) -> None:
     """The data has three classes, too; Hugging Face's LABEL_0, LABEL_1 ... are no names."""
-    weights = Path("three")
-    save_native(weights, package.create_model(pretrained=saved(Path("named"), ["a", "b", "c"])),
-                classes=None, preprocess=None, extra={})  # fmt: skip
-    if layout == "huggingface":
-        convert(weights, "hub", "huggingface")
-        weights = Path("hub")
-    else:
-        torch.save(load_file(weights / "model.safetensors"), "bare.pth")
-        weights = Path("bare.pth")
-    data = ("--data.root", photos, "--model.pretrained", weights, *OPTIONS)
+    model = package.create_model(pretrained=saved(Path("named"), ["a", "b", "c"]))
+    save_native(Path("three"), model, classes=None, preprocess=None, extra={})
+    convert(Path("three"), "hub", "huggingface")
+    data = ("--data.root", photos, "--model.pretrained=hub", *OPTIONS)
     data += ("--data.image_size=16", "--model.architecture.num_heads=2")
     steps = "--trainer.max_steps=1"
     runs = {"probe": (), "finetune": (steps,), "lora": (steps, "--model.lora=2")}

@@ -52,7 +52,9 @@ def test_the_promised_recipes_are_there() -> None:
     assert all("masked_patches" in name or "cifar10" in name for name in unchecked)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", sorted(RECIPES.keys() - PUBLISHED.keys())
+)  # the others build below
 def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -> None:
     arguments = ["-c", name, "--data.root", str(folder), "--trainer.accelerator", "cpu"]
     arguments += ["--trainer.precision", "32-true", "--model.pretrained", "null"]

@@ -1,7 +1,6 @@
 """The same command, typed again after a kill, a damaged file or a full disk, loses nothing."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -19,7 +18,7 @@ import torch
 
 import vit.extensions.reports.finisher
 import vit.runs.finish
-from tests.command import TINY, Vit, coloured, saved
+from tests.command import TINY, Vit, coloured, contents, saved, table
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
 from vit.training.image_classifier import ImageClassifier
@@ -65,11 +64,6 @@ def unfinished(folder: Path) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
 # In a save the file is written (save), flushed (fsync) and gets its name (replace). An epoch saves
 # best.ckpt, if it is better, and then last.ckpt.
 KILLS = [
@@ -86,8 +80,7 @@ KILLS = [
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = table(folder / "metrics.csv")
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
@@ -495,7 +488,7 @@ def test_a_run_that_is_stopped_at_its_very_end_has_the_rows_of_one_that_is_not(
     assert done.status == 143 and not Path("stopped/summary.json").exists()
     assert vit(*fit, "--run_dir=stopped").status == 0
     whole, stopped = (
-        [(row["step"], row["val/loss"], row["test/loss"]) for row in csv.DictReader(file)]
-        for file in map(open, ("whole/metrics.csv", "stopped/metrics.csv"))
+        [(row["step"], row["val/loss"], row["test/loss"]) for row in table(f"{run}/metrics.csv")]
+        for run in ("whole", "stopped")
     )
     assert whole == stopped and whole[-1][0] == "4" and whole[-1][2]

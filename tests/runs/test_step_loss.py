@@ -1,24 +1,22 @@
 """metrics.csv: the loss of a step is that of its images, on one process or two."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, table
 from tests.runs.pair import pair
 
 
 def losses(run: Path) -> list[float]:
-    with (run / "metrics.csv").open(newline="") as file:
-        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    return [float(row["train/loss"]) for row in table(run / "metrics.csv") if row["train/loss"]]
 
 
 def test_a_step_has_one_loss_in_one_batch_in_four_and_on_two_processes(
     vit: Vit, photos: Path, tmp_path: Path, deadline
 ) -> None:
     shared = [
-        "fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=20",
+        "fit", "-c", "cifar10", "--data.root", photos, *TINY, "--steps=8",
         "--model.optimizer=torch.optim.SGD", "--model.optimizer.lr=0.1",
         "--data.splits.val_fraction=0", "--data.splits.test_fraction=0",
         "--trainer.log_every_n_steps=1",
@@ -31,7 +29,7 @@ def test_a_step_has_one_loss_in_one_batch_in_four_and_on_two_processes(
     for ended in pair(tmp_path, (*shared, *more), seconds=deadline(120)):
         assert ended.status == 0, ended.err
     whole = losses(Path("one"))
-    assert len(whole) == 20
+    assert len(whole) == 8
     for name in ("four", "two"):
         assert losses(Path(name))[0] == pytest.approx(whole[0], rel=1e-6)
         assert losses(Path(name)) == pytest.approx(whole, rel=1e-4)

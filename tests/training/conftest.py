@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from PIL import Image
 
 from tests.grouped import image_classifier, image_data
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
 from vit.training.image_classifier import ImageClassifier
-from vit.training.optimizers.muon import MuonWithAdamW
-from vit.training.schedules import Schedule
 from vit.weights.native import save_native
 
 SIZES = {"train": (16, 15, 13), "val": (3, 3, 3), "test": (3, 3, 1)}
@@ -155,35 +153,6 @@ def continues_bitwise(tmp_path: Path) -> Callable[..., Path]:
         for name, value in expected.items():
             assert torch.equal(value, actual[name]), name
         return last
-
-    return check
-
-
-@pytest.fixture
-def encoder_continues_bitwise(
-    make_data: Callable[..., ImageData],
-    make_trainer: Callable[..., Trainer],
-    continues_bitwise: Callable[..., Path],
-    tmp_path: Path,
-) -> Callable[..., None]:
-    """Checks the module without labels that `make` builds, on the images below a folder."""
-
-    def check(make: Callable[..., torch.nn.Module], root: Path) -> None:
-        def run(record: Losses, resume: Path | None = None) -> torch.nn.Module:
-            model = make(
-                init_seed=0 if resume is None else 99,
-                architecture={"dropout": 0.1, "drop_path": 0.2},
-                optimizer=MuonWithAdamW,
-                schedule=Schedule(warmup_steps=3),
-            )
-            keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=2)
-            trainer = make_trainer(max_epochs=3, gradient_clip_val=1.0, callbacks=[record, keep])
-            random = TrainTransform(crop="inception", flip=True)
-            data = make_data(root=str(root), image_size=16, batch_size=4, augment=random)
-            trainer.fit(model, data.read_as(labelled=False), ckpt_path=resume)
-            return model
-
-        continues_bitwise(run, 5)
 
     return check
 

@@ -1,14 +1,7 @@
-"""Pairs of processes that test_pairs.py starts: left alone, stopped by a signal, or lost.
+"""Pairs of processes for test_pairs.py: left alone, stopped by a signal, or lost."""
 
-Arguments: folder of photos, folder to write to, seconds to wait for a pair. Prints a list of [exit
-statuses, step of last.ckpt, last lines on stderr], one for each of CASES, as JSON; the pair that is
-left alone writes FOLDER/two.0 and FOLDER/two.1.
-"""
-
-import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,19 +149,19 @@ def fit_and_test(photos: str, folder: str, place: str, rank: int, number: int) -
     return 0
 
 
-def main(photos: str, out: Path, seconds: float) -> None:
+def ends_of(photos: str, out: Path, seconds: float) -> dict[tuple[str, int, int], Any]:
+    """Each of CASES -> exit statuses, step of last.ckpt, last lines on stderr.
+
+    The pair that is left alone writes OUT/two.0 and OUT/two.1.
+    """
     ends = together(2, out, train_and_score, photos, 2, str(out / "two"), seconds=seconds)
     assert ends == [0, 0], (out / "0.err").read_text()
-    results = []
+    results = {}
     for i, case in enumerate(CASES):
         folder = out / str(i)
         ends = together(2, folder, fit_and_test, photos, str(folder), *case, seconds=seconds)
         last = folder / "last.ckpt"
         step = torch.load(last, weights_only=True)["global_step"] if last.is_file() else None
         errors = [(folder / f"{rank}.err").read_text().splitlines()[-1:] for rank in range(2)]
-        results.append([ends, step, ["".join(lines) for lines in errors]])
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
+        results[case] = ends, step, ["".join(lines) for lines in errors]
+    return results

@@ -1,10 +1,6 @@
 """Two processes on one machine (gloo) compute what one does, and end together."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 def ends(
     training_photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline
 ) -> tuple[Path, Any]:
-    """The folder that pairs.py has written to, and the ends of each of its cases."""
+    """The folder that pairs write to, and the ends of each of their cases."""
     folder = tmp_path_factory.mktemp("pairs")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.pairs", training_photos, folder, str(deadline(60))],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, dict(zip(pairs.CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return folder, pairs.ends_of(str(training_photos), folder, deadline(60))
 
 
 @pytest.fixture(scope="module")

@@ -41,14 +41,6 @@ def test_the_report_is_given_once_and_printed_by_default(
     assert len(reports) == 1 and capsys.readouterr().err == ""
 
 
-def test_the_head_is_kept_when_the_classes_agree(file: Path) -> None:
-    whole = filled(build_model(TINY)).state_dict()
-    for options in ({}, {"num_classes": 3}, {"classes": ["a", "b", "c"]}):
-        model, report = load_pretrained(file, **options)
-        assert torch.equal(model.state_dict()["head.weight"], whole["head.weight"])
-        assert not report.reinitialised and report.classes == ["a", "b", "c"]
-
-
 def test_every_load_has_a_line_for_the_head(file: Path, tmp_path: Path) -> None:
     save_native(
         tmp_path / "backbone",
@@ -170,13 +162,6 @@ def test_a_lightning_checkpoint_of_ours_is_read(tmp_path: Path) -> None:
     )
     assert report.classes == ["a", "b", "c"] and report.preprocess == PREPROCESS
     assert any("average" in line for line in report.lines())
-
-
-def test_a_run_directory_is_read(file: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    file.rename(run / "model")
-    assert load_pretrained(run)[1].classes == ["a", "b", "c"]
 
 
 def test_without_a_name_or_a_file_the_way_out_is_named() -> None:

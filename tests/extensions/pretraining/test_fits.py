@@ -39,7 +39,7 @@ def flat(photos: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module", params=SMALL)
 def finished(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    finishing: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:
     """A task and its run on twelve pictures in each of three folders, whose names do not matter."""
     home = tmp_path_factory.mktemp("finished")

@@ -1,8 +1,6 @@
-"""What holds of every objective without labels."""
+"""What holds of every objective without labels alone; tests/training has what holds of all."""
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +16,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(params=TASKS)
 def make(request: pytest.FixtureRequest, make_task: Make) -> Make:
     return partial(make_task, request.param)
-
-
-def test_a_killed_run_continues_bitwise(
-    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
-) -> None:
-    encoder_continues_bitwise(make, training_photos)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,8 +1,7 @@
-import csv
-
 import numpy as np
 import pytest
 
+from tests.command import table
 from vit.extensions.reports.predictions_csv import write_csv
 
 CLASSES = [f"class {i}" for i in range(10)]
@@ -10,8 +9,7 @@ CLASSES = [f"class {i}" for i in range(10)]
 
 def rows_of(file, *arguments, **options):
     write_csv(file, *arguments, **options)
-    with file.open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
+    return table(file)
 
 
 def test_predictions_csv_has_one_row_an_image_with_its_most_probable_classes(tmp_path, few, answer):

@@ -165,7 +165,7 @@ def test_the_run_serves_every_command(
     assert load("native").classes == load("alone").classes
 
 
-def test_a_run_without_labels_ends_with_its_pictures(home: Path, fit: Any) -> None:
+def test_a_run_without_labels_ends_with_its_pictures(home: Path, fit: Any, finishing: None) -> None:
     recipe = ["-c", "pretrain/masked_patches_cifar10", "--data.splits.test_fraction=0.2"]
     ends = fit(2, "masked", recipe=[*recipe, "--trainer.max_steps=2"])
     assert ends == [0, 0], said(home / "masked")

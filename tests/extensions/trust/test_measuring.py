@@ -31,6 +31,7 @@ def test_a_run_in_bfloat16_reads_its_images_in_float32(vit: Vit, photos: Path) -
     assert "fitted to 15 validation images" in done.err
 
 
+@pytest.mark.usefixtures("finishing")
 def test_a_run_with_val_has_a_temperature_that_classify_uses_and_test_repeats(
     vit: Vit, photos: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_run_with_val_has_a_temperature_that_classify_uses_and_test_repeats(
     assert extra("next").get("temperature") != temperature  # that of other weights
 
 
+@pytest.mark.usefixtures("finishing")
 def test_a_probe_without_val_is_measured_on_images_left_out_of_the_fit(
     vit: Vit, photos: Path
 ) -> None:
@@ -111,6 +113,7 @@ def fitted(vit: Vit, *options: object) -> str:
     return done.err
 
 
+@pytest.mark.usefixtures("finishing")
 def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: Path) -> None:
     root = with_val(photos, Path("split"))
     fitted(vit, "--data", root)
