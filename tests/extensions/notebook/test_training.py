@@ -143,7 +143,7 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
         ({"data.dataset": "digits", "data.root": "."}, "data.root=. are two sets of images"),
         (
             {"data": ".", "run_dir": "a", "output_dir": "b"},
-            "--run_dir a and --output_dir b contradict",
+            "--output_dir and --run_dir are one option; give one",
         ),
         (
             {"data": ".", "model": torch.nn.Linear(1, 1)},

@@ -110,6 +110,7 @@ def _options(
 
     from vit.data.sources import SPLIT_WORDS
     from vit.runs.options import Options
+    from vit.runs.short_names import Words, in_our_words
     from vit.yaml_reader import flat
 
     for callback in callbacks:
@@ -134,4 +135,10 @@ def _options(
                 "your own module by Lightning's Trainer with vit.ImageData"
             ) from error
         arguments.append(f"--{name}={text}")
-    return Options(arguments, images=images, callbacks=callbacks, augment=augment)
+    try:
+        words = Words(arguments)
+    except UserError:
+        if (ours := in_our_words(["fit", *arguments])) is None:
+            raise
+        words = Words(ours[1:])
+    return Options(words, images=images, callbacks=callbacks, augment=augment)
