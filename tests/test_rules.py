@@ -82,7 +82,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "compute": {"reports"},
     "scale": set(),
     "doctor": set(),
-    "notebook": set(),
+    "notebook": {"reports"},
     "words": set(),
 }
 EXTENSION_LINES = {

@@ -46,6 +46,13 @@ def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos
     assert_same_weights("a", "b")
     assert run.path == Path("a") and run.metrics == vit.Run(Path("b")).metrics
     assert run.classifier().classes == ["blue", "grün", "red"]
+    scores = {name: value for name, value in run.metrics.items() if name.startswith("test/")}
+    assert {name: run.test()[name] for name in scores} == pytest.approx(scores)
+    assert run.test(split="train").keys() == {name.replace("test", "train") for name in scores}
+    [answer] = run.predict("my photos/red/00.jpg")
+    assert answer.label in run.classifier().names and run.report.name == "report.html"
+    steps = [row["step"] for row in run.history if "train/loss" in row]
+    assert steps == sorted(steps) and steps[-1] == 3
 
 
 def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) -> None:
