@@ -46,6 +46,8 @@ TABLES: dict[str, dict[str, str]] = {
         "convert": "vit.extensions.formats.cli_convert:run",
         "doctor": "vit.extensions.doctor.cli_doctor:run",
     },
+    # Asked about a command with a mistake -> vit.runs.short_names.Synonyms.
+    "synonyms": {"words": "vit.extensions.words.command_lines:in_our_words"},
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {
         "classification": "vit.training.image_classifier:ImageClassifier",

@@ -53,12 +53,10 @@ def run(args: list[str]) -> int:
     if not args or "-h" in args or "--help" in args:
         print(HELP)
         return 0
-    if not args[0].startswith("-"):  # timm's DIR, or ultralytics' data=DIR
-        name, equals, value = args[0].partition("=")
-        option = f"--{name} {value}" if equals else f"--data {name}"
-        raise UserError(f"{args[0]!r} is not an option; type {option}")
     as_json = "--json" in args
     words = Words([{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"])
+    if words.others:
+        raise UserError(f"{words.others[0]!r} is not an option; `vit fit --help` lists them")
 
     from vit.runs.fit import fit  # heavy: imports lightning
     from vit.runs.options import Options

@@ -19,8 +19,6 @@ from vit.exit import end
 from vit.hardware import keep_memory, sleep_when_waiting
 from vit.tables import lines, resolve, rows
 
-ALIASES = {"train": "fit"}
-
 EXAMPLES = """\
 examples:
   vit fit -c quickstart                           train on handwritten digits, in under two minutes
@@ -47,27 +45,37 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack the letters of a file name
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if not args or args[0] in ("-h", "--help", "help"):
+        if not args or args[0] in ("-h", "--help") or args == ["help"]:
             print(usage())
             return 0
         if args[0] == "--version":
             print(f"vit {vit.__version__}")
             return 0
         with signals.handled():
-            return _run(args[0], args[1:])
+            return _run(args)
     except BaseException as error:
         return _status(error)
 
 
-def _run(name: str, args: list[str]) -> int:
-    name, commands = ALIASES.get(name, name), rows("commands")
-    if name not in commands:
-        names = [*ALIASES, *commands]
-        hint = did_you_mean(name.lower(), names) or "; `vit --help` lists the commands"
+def _run(typed: list[str]) -> int:
+    """Runs a command; one that fails by a mistake once more, if it has words of other packages."""
+    try:
+        return _command(*typed)
+    except UserError:
+        from vit.runs.short_names import in_our_words
+
+        if (ours := in_our_words(typed)) is None:
+            raise
+        return _command(*ours)
+
+
+def _command(name: str, *args: str) -> int:
+    if name not in (commands := rows("commands")):
+        hint = did_you_mean(name.lower(), commands) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")
     keep_memory()
     sleep_when_waiting()  # before torch is imported
-    return resolve(commands[name])(args)
+    return resolve(commands[name])([*args])
 
 
 def _status(error: BaseException) -> int:

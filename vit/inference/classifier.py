@@ -30,9 +30,12 @@ from vit.weights.pretrained import load_pretrained
 from vit.weights.weight_file import find_weights
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from vit.data.decode import Picture
 
-    Pictures = Picture | list[Picture] | tuple[Picture, ...] | Iterator[Picture]
+    Source = Picture | Tensor
+    Pictures = Source | list[Source] | tuple[Source, ...] | Iterator[Source]
 
 
 class Answer(Protocol):
@@ -108,6 +111,24 @@ class Prediction(SimpleNamespace):
     """The classes above their thresholds, most probable first; None for a model with one label per
     image."""
 
+    @property
+    def label(self) -> str:
+        """The most probable class."""
+        return self.classes[0]
+
+    @property
+    def probability(self) -> float:
+        """Probability of `label`."""
+        return self.probabilities[0]
+
+    @property
+    def top(self) -> list[tuple[str, float]]:
+        """Classes and their probabilities, best first."""
+        return list(zip(self.classes, self.probabilities, strict=True))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {share:.1%}" for name, share in self.top)
+
     def row(self, image: str) -> dict[str, Any]:
         """JSON types: `image`, a path; `top`, objects with `class` and `probability`; and the other
         fields that are not None."""
@@ -151,6 +172,11 @@ class Classifier:
         self.thresholds = self.thresholds or [0.5] * len(self.classes)
 
     @property
+    def names(self) -> list[str]:
+        """The classes, as ultralytics calls them."""
+        return self.classes
+
+    @property
     def runtime(self) -> str | None:
         """Name of the runtime that computes in place of PyTorch."""
         return None
@@ -188,8 +214,9 @@ class Classifier:
     ) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
-        An image is a path, a PIL image or a uint8 array (h w, or h w 3); for a model whose images
-        are not RGB a source of `vit.data.decode.Opener.open`.
+        An image is a path, a PIL image, a uint8 array (h w, or h w 3) or a tensor (c h w, uint8 or
+        in [0, 1]; several as b c h w); for a model whose images are not RGB a source of
+        `vit.data.decode.Opener.open`.
 
         `numbers`: options of the table `answers`, such as `coverage=0.9`. Raises UserError as
         PredictOptions does.
@@ -201,17 +228,30 @@ class Classifier:
             results += self.answers(batch, options)
         return results
 
-    def answers(self, images: Iterable["Picture"], options: PredictOptions) -> list[Prediction]:
+    def features(self, images: "Pictures", *, batch_size: int = 32) -> Tensor:
+        """The head's input of each image, float32 `n d` on the CPU; `images` as of `predict`."""
+        source = iter(_each(images, arrays=self.preprocess.channels is not None))
+        parts: list[Tensor] = []
+        while batch := list(islice(source, batch_size)):
+            _, vectors = self.outputs(self._pixels(batch), features=True)
+            assert vectors is not None
+            parts.append(vectors.cpu())
+        if not parts:
+            raise UserError("features of no images")
+        return torch.cat(parts)
+
+    def answers(self, images: Iterable["Source"], options: PredictOptions) -> list[Prediction]:
         """Predictions for images that make one batch. ImageError names one that is unreadable."""
         outputs = self.outputs(self._pixels(images), features=options.compares_features)
         return self.ranked(*outputs, options)
 
-    def probabilities(self, images: Iterable["Picture"]) -> Tensor:
+    def probabilities(self, images: Iterable["Source"]) -> Tensor:
         """Probabilities `b k` of images that make one batch. UserError if they are not finite."""
         return self.activated(self.outputs(self._pixels(images))[0])
 
-    def _pixels(self, images: Iterable["Picture"]) -> Tensor:
-        opened = (open_input(image, self.preprocess.channels) for image in images)
+    def _pixels(self, images: Iterable["Source"]) -> Tensor:
+        sources = (_array(image) if isinstance(image, Tensor) else image for image in images)
+        opened = (open_input(source, self.preprocess.channels) for source in sources)
         return torch.stack([self.preprocess(image) for image in opened])
 
     def ranked(
@@ -261,11 +301,23 @@ class Classifier:
         return self
 
 
-def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Picture]":
+def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Source]":
     """The images of `Classifier.predict`; those of a folder in the order of `scan`."""
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
         return image_files(os.fspath(images), arrays=arrays)
+    if isinstance(images, Tensor) and images.ndim == 4:
+        return list(images)
     return images if isinstance(images, list | tuple | Iterator) else [images]
+
+
+def _array(image: Tensor) -> "np.ndarray":
+    """uint8 `h w c` of `c h w`, uint8 or in [0, 1]. UserError for another tensor."""
+    if image.is_floating_point() and 0 <= image.min() and image.max() <= 1:
+        image = (image * 255).round().to(torch.uint8)
+    if image.dtype != torch.uint8 or image.ndim != 3:
+        shape = f"{image.dtype} of shape {tuple(image.shape)}"
+        raise UserError(f"a tensor is an image if it is c h w, uint8 or in [0, 1], not {shape}")
+    return image.permute(1, 2, 0).cpu().numpy()
 
 
 def load(
@@ -274,6 +326,7 @@ def load(
     engine: str = "torch",
     precision: Precision = "float32",
     raw: bool = False,
+    device: str | torch.device | None = None,
 ) -> Classifier:
     """Loads a classifier; assumptions about weights of other packages are printed to stderr.
 
@@ -284,17 +337,19 @@ def load(
         engine: openvino computes the weights on the CPU in place of PyTorch.
         precision: Of the products.
         raw: Probabilities without the temperature that the run fitted.
+        device: Of the weights, such as cuda; the CPU by default.
 
     Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
     if is_export(path):
         loaded = open_export(path, precision, engine)
-        return loaded.at(1.0) if raw else loaded
-    classifier = _from_weights(path, raw=raw)
-    if engine != "torch":
-        return computed(classifier, precision, engine)
-    classifier.model.to(getattr(torch, precision))
-    return classifier
+        loaded = loaded.at(1.0) if raw else loaded
+    elif engine != "torch":
+        loaded = computed(_from_weights(path, raw=raw), precision, engine)
+    else:
+        loaded = _from_weights(path, raw=raw)
+        loaded.model.to(getattr(torch, precision))
+    return loaded if device is None else loaded.to(device)
 
 
 def _from_weights(path: str | Path, *, raw: bool) -> Classifier:

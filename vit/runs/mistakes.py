@@ -9,7 +9,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser
 
 from vit.errors import MESSAGE, UserError, did_you_mean, shorten, some_of, user_error_in
-from vit.runs.short_names import OTHER_WORDS, SHORT
+from vit.runs.short_names import SHORT
 
 # The parser's words around the reason that a value is not taken.
 _AROUND = re.compile(
@@ -57,6 +57,6 @@ def _explained(parser: LightningArgumentParser, error: BaseException) -> UserErr
         text = f"{'.'.join(dict.fromkeys(parts[::2]))}: {parts[-1]}"
     text = shorten(re.sub(r"<class '([\w.]+)'>", r"\1", text).strip(), MESSAGE)
     if unknown := _UNKNOWN.search(text):
-        names = {*SHORT, *OTHER_WORDS, *parser.get_defaults().keys()} - {unknown[1]}
+        names = {*SHORT, *parser.get_defaults().keys()} - {unknown[1]}
         text += did_you_mean(unknown[1], names)
     return UserError(text)

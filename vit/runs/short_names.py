@@ -8,11 +8,12 @@ constructors.
 import re
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from vit.errors import UserError, did_you_mean
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.records import Record, is_run, recorded_options
-from vit.tables import rows
+from vit.tables import resolve, rows
 from vit.yaml_reader import flat, load_yaml, read_options
 
 SHORT = {
@@ -38,21 +39,6 @@ WITHOUT_DOT = (
     *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
 )
 """Other options without a dot."""
-OTHER_WORDS = {
-    "batch": "batch_size",
-    "data_dir": "data",
-    "data_path": "data",
-    "img_size": "image_size",
-    "imgsz": "image_size",
-    "learning_rate": "lr",
-    "model_name": "arch",
-    "num_train_epochs": "epochs",
-    "output_dir": "run_dir",
-    "weight_decay": "model.optimizer.weight_decay",
-    "weights": "pretrained",
-    "workers": "data.loading.num_workers",
-}
-"""What timm, ultralytics, transformers and Lightning call an option -> its name here."""
 LOGGERS = {
     "tensorboard": ("TensorBoardLogger", {"name": "tensorboard", "version": "events"}),
     "wandb": ("WandbLogger", {"project": "vit"}),
@@ -63,6 +49,23 @@ RUN_DIRECTORY = "RUN_DIRECTORY"
 """Place of a logger until the run directory is known."""
 YAML = (".yaml", ".yml")
 """Endings of files of options."""
+
+
+class Synonyms(Protocol):
+    """A row of the table `synonyms`: words of other packages."""
+
+    def __call__(self, typed: list[str], /) -> list[str] | None:
+        """The command in our words, or None if it has no others. UserError with what to type."""
+        ...
+
+
+def in_our_words(typed: list[str]) -> list[str] | None:
+    """A command with a mistake by the first row of `synonyms` that knows its words, or None."""
+    for row in rows("synonyms").values():
+        translate: Synonyms = resolve(row)
+        if (ours := translate(typed)) is not None:
+            return ours
+    return None
 
 
 class Words:
@@ -91,15 +94,12 @@ class Words:
         """Takes the next option from `left`, with its value."""
         name, equals, value = (word := left.pop(0)).partition("=")
         if not name.startswith("--") and name != "-c":
-            if equals and name in {*SHORT, *OTHER_WORDS, *WITHOUT_DOT}:
-                raise UserError(f"{word!r} is not an option; type --{name} {value}")
             self.others.append(word)
             return
         head, dot, class_name = name[2:].partition("class_weights.")
         option = "config" if name == "-c" else head.replace("-", "_") + dot + class_name
-        option = OTHER_WORDS.get(option, option)
         if "." not in option and option not in {*SHORT, *WITHOUT_DOT}:
-            near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
+            near = did_you_mean(option, [*SHORT, *WITHOUT_DOT])
             raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
         if option in FLAGS:
             self.options.append((option, value if equals else None))

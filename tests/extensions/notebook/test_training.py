@@ -46,6 +46,12 @@ def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos
     assert_same_weights("a", "b")
     assert run.path == Path("a") and run.metrics == vit.Run(Path("b")).metrics
     assert run.classifier().classes == ["blue", "grün", "red"]
+    scores = {name: value for name, value in run.metrics.items() if name.startswith("test/")}
+    assert {name: run.test()[name] for name in scores} == pytest.approx(scores)
+    assert run.test(split="train").keys() == {name.replace("test", "train") for name in scores}
+    [answer] = run.predict("my photos/red/00.jpg")
+    assert answer.label in run.classifier().names and run.report.name == "report.html"
+    assert run.history[-1]["test/acc1"] == pytest.approx(run.metrics["test/acc1"])
 
 
 def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) -> None:
@@ -143,7 +149,7 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
         ({"data.dataset": "digits", "data.root": "."}, "data.root=. are two sets of images"),
         (
             {"data": ".", "run_dir": "a", "output_dir": "b"},
-            "--run_dir a and --output_dir b contradict",
+            "--output_dir and --run_dir are one option; give one",
         ),
         (
             {"data": ".", "model": torch.nn.Linear(1, 1)},

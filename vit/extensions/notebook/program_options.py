@@ -11,6 +11,7 @@ from PIL.Image import Image
 from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.runs.options import Options
+from vit.runs.short_names import Words
 
 
 class ProgramOptions(Options):
@@ -18,7 +19,7 @@ class ProgramOptions(Options):
 
     def __init__(
         self,
-        args: list[str],
+        args: list[str] | Words,
         *,
         images: object = None,
         callbacks: Sequence[Callback] = (),

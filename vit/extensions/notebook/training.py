@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vit import signals
 from vit.console import show
 from vit.errors import UserError, did_you_mean_beside
-from vit.inference.classifier import Classifier, load
+from vit.extensions.reports.run_list import read_history
+from vit.inference.classifier import Classifier, Prediction, load
 from vit.runs.records import read_summary
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vit.data.module import ImageData
+    from vit.data.sources import SplitName
     from vit.extensions.notebook.program_options import ProgramOptions
+    from vit.inference.classifier import Pictures
     from vit.training.network_training import NetworkTraining
 
 
@@ -45,6 +48,38 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """Metrics of the best weights by name, such as "test/acc1"."""
         return self.summary["metrics"]
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Rows of metrics.csv, in order: a step, and the metrics that it has."""
+        return read_history(self.path / "metrics.csv")
+
+    @property
+    def report(self) -> Path:
+        """The page of the run, for a browser."""
+        return self.path / "report.html"
+
+    def test(
+        self,
+        data: str | Path | None = None,
+        *,
+        split: "SplitName | None" = None,
+    ) -> dict[str, float]:
+        """Metrics of the weights on a split, as `vit test` gives them: of the run's data, or of a
+        folder or list with its classes. By default test, or val if there are no test images.
+
+        Raises UserError for images that the weights were trained on, if they are given as held out.
+        """
+        from vit.runs.evaluate import Subject  # heavy: imports lightning
+        from vit.runs.short_names import Words
+
+        options = Words([] if data is None else ["--data", str(data)]).written
+        with signals.handled():
+            return Subject(self.path, split, options).evaluate()[1]
+
+    def predict(self, images: "Pictures", top: int = 5) -> list[Prediction]:
+        """The `top` classes of images, as `vit.load(path).predict` gives them."""
+        return self.classifier().predict(images, top)
 
     def classifier(self) -> Classifier:
         """The trained model with class names and preprocessing, as `vit.load` gives it."""
@@ -110,6 +145,7 @@ def _options(
 
     from vit.data.sources import SPLIT_WORDS
     from vit.extensions.notebook.program_options import ProgramOptions
+    from vit.runs.short_names import Words, in_our_words
     from vit.yaml_reader import flat
 
     for callback in callbacks:
@@ -134,4 +170,10 @@ def _options(
                 "your own module by Lightning's Trainer with vit.ImageData"
             ) from error
         arguments.append(f"--{name}={text}")
-    return ProgramOptions(arguments, images=images, callbacks=callbacks, augment=augment)
+    try:
+        words = Words(arguments)
+    except UserError:
+        if (ours := in_our_words(["fit", *arguments])) is None:
+            raise
+        words = Words(ours[1:])
+    return ProgramOptions(words, images=images, callbacks=callbacks, augment=augment)

@@ -35,7 +35,8 @@ def run(args: list[str]) -> int:
     )
     add = parser.add_argument
     add("model", help="a run, a directory or file of weights, a name, or an address")
-    add("dst", metavar="DST", help="the file to write: NAME.onnx, NAME.xml (OpenVINO) or NAME.pt2")
+    text = "the file to write: NAME.onnx, NAME.xml (OpenVINO) or NAME.pt2; default: model.onnx in"
+    add("dst", metavar="DST", nargs="?", help=f"{text} the run")
     add("--format", choices=("onnx", "openvino", "pt2"), help="default: by the suffix, or onnx")
     add("--check", nargs="+", metavar="X", help="pictures, or folders of pictures, to compare on")
     add("--int8", metavar="FOLDER", help="compute in 8 bits, calibrated on these pictures")
@@ -48,6 +49,8 @@ def run(args: list[str]) -> int:
         raise UserError("--max-drop is for --int8")
     if options.int8 is not None and len(options.check or ()) != 1:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
+    if options.dst is None:
+        options.dst = _in_run(options.model, options.format or "onnx")
     from vit.extensions.serving.source import files
     from vit.extensions.serving.write import Differs
     from vit.inference.lineage import note_seen
@@ -62,6 +65,13 @@ def run(args: list[str]) -> int:
         show(f"vit: {error}")
         return 1
     return 0
+
+
+def _in_run(run: str, form: str) -> str:
+    """The file of a format in a run. UserError for what is no run."""
+    if not is_run(folder := Path(run).expanduser()):
+        raise UserError(f"{run} is no run: name the file to write, such as model.onnx")
+    return str(folder / f"model.{'xml' if form == 'openvino' else form}")
 
 
 def _float32(options: Namespace, target: dict[str, Any]) -> None:

@@ -1,0 +1,206 @@
+"""Command lines in words of other packages -> ours, by words.csv."""
+
+import csv
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from vit.errors import UserError
+from vit.recipes import list_recipes
+from vit.runs.short_names import FLAGS, SHORT
+from vit.tables import rows
+
+VIT = "vit"
+"""Stands for the command in rows of words that are commands."""
+
+
+class Word(NamedTuple):
+    """Row of words.csv."""
+
+    package: str
+    theirs: str
+    """As the page shows it, in Markdown."""
+    commands: str
+    """Commands in which it is understood; none of a row for the page alone."""
+    word: str
+    """Names of the option, with _ for - and | between them; a command may have two words."""
+    value: str
+    """Pattern of its values; "" is any."""
+    ours: str
+    """What to type, with {} for the value, or [{}] for several; ^ stands before a first word."""
+    example: str
+    same: str
+    """yes: the word with this value does here what it does there, and works as typed."""
+    note: str
+
+    @property
+    def takes_value(self) -> bool:
+        return "{}" in self.ours or bool(self.value)
+
+    @property
+    def plain_note(self) -> str:
+        """The note without Markdown."""
+        return re.sub(r"`| \(\[.*?\)\)", "", self.note)
+
+    def meaning(self, value: str) -> str:
+        """Our words for it with a value, as text."""
+        return shlex.join(self.typed(value)).replace("'^", "'") or "not needed"
+
+    def typed(self, value: str) -> list[str]:
+        """Our words for it with a value."""
+        return [part.replace("{}", value) for part in shlex.split(self.ours)]
+
+
+@cache
+def words() -> list[Word]:
+    """All rows, in order."""
+    with Path(__file__).with_name("words.csv").open(encoding="utf-8", newline="") as file:
+        return [Word(**row) for row in csv.DictReader(file)]
+
+
+@cache
+def rows_of(command: str) -> dict[str, list[Word]]:
+    """Word -> its rows in a command."""
+    table: dict[str, list[Word]] = {}
+    for row in words():
+        for name in row.word.split("|") if command in row.commands.split() else ():
+            table.setdefault(name, []).append(row)
+    return table
+
+
+def in_our_words(typed: list[str]) -> list[str] | None:
+    """The same command in our words; None if it has no words of others.
+
+    Raises UserError with the line to type, if a word means something else there or has no equal
+    here.
+    """
+    line = Line(typed)
+    rest = line.command(typed)
+    while rest:
+        line.take(rest)
+    ours = [*line.first, *line.words]
+    options = [word.partition("=")[0].replace("-", "_") for word in ours if word.startswith("--")]
+    for option, name in line.set_by.items():
+        if options.count(option.replace("-", "_")) > 1:
+            raise UserError(f"{name} and {option} are one option; give one")
+    if line.notes:
+        text = "; ".join(dict.fromkeys(line.notes))
+        raise UserError(f"{text}; type: {shlex.join([VIT, *line.name, *ours])}")
+    return [*line.name, *ours] if line.changed and [*line.name, *ours] != typed else None
+
+
+class Line:
+    """A command line in our words, as far as it is read."""
+
+    def __init__(self, typed: list[str]) -> None:
+        self.has_model = "--model" in typed
+        self.name: list[str] = []
+        """The command."""
+        self.first: list[str] = []
+        self.words: list[str] = []
+        self.notes: list[str] = []
+        """What is not the same here."""
+        self.changed = False
+        self.set_by: dict[str, str] = {}
+        """Option of ours -> the word of theirs that stands for it."""
+
+    def command(self, typed: list[str]) -> list[str]:
+        """Reads the command, of one word or two; returns the rest."""
+        for count in (2, 1):
+            name, rest = " ".join(typed[:count]), typed[count:]
+            named = [row for row in rows_of(VIT).get(name, ()) if rest or not row.takes_value]
+            if named and not (count == 2 and os.path.exists(typed[1])):
+                row = named[0]
+                value = rest.pop(0) if row.takes_value else ""
+                if not row.same:
+                    more = f" ({row.plain_note})" if row.note else ""
+                    self.notes.append(f"{name} is {row.meaning(value)} here{more}")
+                self._add(row, value, self.name)
+                return rest
+        self.name = typed[:1]
+        return typed[1:]
+
+    def take(self, rest: list[str]) -> None:
+        """Reads the next word, with its value."""
+        typed = rest.pop(0)
+        name, equals, value = typed.partition("=")
+        word, is_option = name.lstrip("-").replace("-", "_"), name.startswith("-")
+        named = rows_of(self.name[0]).get(word, []) if is_option or equals else []
+        if named and not equals and any(row.takes_value for row in named):
+            value = " ".join(_values(rest, several=any("[{}]" in row.ours for row in named)))
+        chosen = _meant(named, value)
+        if value and not equals and not chosen:  # that of our option, or images behind a flag
+            rest[:0] = value.split(" ")
+            value, chosen = "", [] if word in SHORT else _meant(named, "")
+        if chosen:
+            self._translate(chosen, name, value)
+        elif typed == "--pretrained" and self.has_model and not _has_value(rest):
+            self.changed = True  # timm's flag beside --model NAME
+        elif is_option and not equals:
+            self.words += [typed, *(_values(rest) if word not in FLAGS else ())]
+        elif is_option or self.name[0] not in ("fit", "predict"):
+            self.words.append(typed)
+        else:
+            self._positional(typed, word, value if equals else None)
+
+    def _translate(self, meant: list[Word], name: str, value: str) -> None:
+        """Adds our words for one of theirs; a note unless it is the same in all rows."""
+        if "[{}]" in meant[0].ours:
+            value = re.sub(r"[ ,]+", ",", value.strip("[]()"))
+        if not all(row.same for row in meant):
+            meanings = dict.fromkeys(row.meaning(value) for row in meant)
+            notes = [f"{row.package}: {row.plain_note}" for row in meant if len(meant) > 1]
+            notes = notes or [meant[0].plain_note]
+            more = f" ({'; '.join(notes)})" if any(notes) else ""
+            self.notes.append(f"{name} is {' or '.join(meanings)} here{more}")
+        self.set_by |= {word: name for word in meant[0].typed(value) if word.startswith("--")}
+        self._add(meant[0], value, self.words)
+
+    def _add(self, row: Word, value: str, where: list[str]) -> None:
+        """Adds our words for a row."""
+        self.changed, ours = True, row.typed(value)
+        if ours and ours[0] in rows("commands") and where is self.words:
+            self.name = [ours.pop(0)]
+        for word in ours:
+            (self.first if word.startswith("^") else where).append(word.removeprefix("^"))
+
+    def _positional(self, typed: str, name: str, value: str | None) -> None:
+        """A word of `vit fit` that is no option: a value of ours, the images, or a recipe. Of `vit
+        predict` the second one is for `vit classify`."""
+        if self.name[0] == "predict":
+            if any(not word.startswith("-") for word in self.words) and os.path.exists(typed):
+                self.name = ["classify"]
+                self.notes.append("predict takes a run alone, and writes the answers to its data")
+            added = [typed]
+        elif value is not None and name in {*SHORT, "run_dir", "patience"}:
+            added = [f"--{name}", value]
+        elif value is None and typed in list_recipes() and not os.path.exists(typed):
+            added = ["-c", typed]
+        elif value is None and os.path.exists(os.path.expanduser(typed)):
+            added = ["-c" if typed.endswith((".yaml", ".yml")) else "--data", typed]
+        else:
+            added = [typed]
+        self.changed |= added != [typed]
+        self.words += added
+
+
+def _meant(named: list[Word], value: str) -> list[Word]:
+    """The rows for a value; those with a pattern before those for any value."""
+    chosen = [row for row in named if re.fullmatch(row.value or ".*", value)]
+    return [row for row in chosen if row.value] or chosen
+
+
+def _values(rest: list[str], *, several: bool = False) -> Iterator[str]:
+    """Takes the value of an option from the words behind it, or all of several."""
+    while _has_value(rest):
+        yield rest.pop(0)
+        if not several:
+            return
+
+
+def _has_value(rest: list[str]) -> bool:
+    return bool(rest) and not re.match(r"--?[A-Za-z]", rest[0])
