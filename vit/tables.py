@@ -120,7 +120,7 @@ TABLES: dict[str, dict[str, str]] = {
     "runtimes": {"openvino": "vit.extensions.serving.engines:classifier_in_openvino"},
     # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.
     "subjects": {"with": "vit.extensions.serving.exported_subject:ExportedSubject"},
-    # Option of a number -> vit.inference.classifier.Answer.
+    # Option of a number -> vit.inference.answers.Answer.
     "answers": {
         "coverage": "vit.extensions.trust.trust_answers:Coverage",
         "unknown": "vit.extensions.trust.trust_answers:Unknown",
@@ -136,8 +136,6 @@ TABLES: dict[str, dict[str, str]] = {
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {"per_class": "vit.extensions.reports.scores:per_class"},
-    # What `vit predict` writes -> vit.cli.evaluate.PredictionWriter.
-    "prediction_files": {"csv": "vit.extensions.reports.predictions_csv:write_csv"},
     # Made of a finished run, in this order, by its first process -> vit.runs.finishers.Finisher.
     "finishers": {
         "report": "vit.extensions.reports.finisher:finish",

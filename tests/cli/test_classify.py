@@ -97,9 +97,9 @@ def test_a_picture_that_cannot_be_opened_is_named_or_skipped(
     else:
         (photos / "red" / "03.jpg").write_bytes(b"<html>")
     done = vit("classify", model, photos / "red")
-    assert done.status == 2 and "03.jpg: " in done.err and "--on_error skip" in done.err
+    assert done.status == 2 and "03.jpg: " in done.err and "--on-error skip" in done.err
     assert ("not enough memory" in done.err) == lacking
-    done = vit("classify", model, photos / "red", "--on_error", "skip", "--json")
+    done = vit("classify", model, photos / "red", "--on-error", "skip", "--json")
     assert done.status == 0 and len(json.loads(done.out)) == 11
     assert "03.jpg: " in done.err and "1 of 12 pictures were skipped" in done.err
 
@@ -113,7 +113,7 @@ def test_answers_before_an_unreadable_picture_are_printed(
     done = vit("classify", model, *good, photos / "broken.jpg", good[0], "--top", 2, *flags)
     lines = [line for line in done.err.splitlines() if "ETA" not in line]  # on a slow machine
     assert done.status == 2 and len(lines) == 1 and "broken.jpg" in lines[0]
-    assert lines[0].endswith("; --on_error skip goes on with the others")
+    assert lines[0].endswith("; --on-error skip goes on with the others")
     if flags:
         assert [row["image"] for row in json.loads(done.out)] == [str(path) for path in good]
     else:
@@ -156,5 +156,5 @@ def test_control_characters_in_names_do_not_reach_the_terminal(
     assert "\\x1b[2J\\x07.jpg" in done.out and "\\x1b]0;title\\x07blue" in done.out
     assert "red\\nline" in done.out
     picture.write_bytes(b"")
-    done = vit("classify", model, picture, "--on_error", "skip")
+    done = vit("classify", model, picture, "--on-error", "skip")
     assert "\\x1b[2J\\x07.jpg" in done.err and not {"\x1b", "\x07"} & {*done.out, *done.err}

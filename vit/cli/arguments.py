@@ -18,14 +18,6 @@ class OneLineParser(argparse.ArgumentParser):
         as_written = argparse.RawDescriptionHelpFormatter
         super().__init__(allow_abbrev=False, formatter_class=as_written, **options)
 
-    def _parse_optional(self, arg_string: str) -> Any:
-        """Takes _ in the name of an option for -, and - for _."""
-        name, equals, value = arg_string.partition("=")
-        for known in (name, name.replace("_", "-"), "--" + name[2:].replace("-", "_")):
-            if known in self._option_string_actions:
-                return super()._parse_optional(known + equals + value)
-        return super()._parse_optional(arg_string)
-
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")
 

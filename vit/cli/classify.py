@@ -21,7 +21,8 @@ from vit.tables import lines, resolve, rows
 
 if TYPE_CHECKING:
     from vit.data.sources import PathList
-    from vit.inference.classifier import Classifier, PredictOptions
+    from vit.inference.answers import PredictOptions
+    from vit.inference.classifier import Classifier
 
 EPILOG = """\
 examples:
@@ -38,7 +39,8 @@ def run(args: list[str]) -> int:
     _check(options)
     file = None if options.out is None else _answer_file(options)
     paths = _paths(options, file, arrays=True)  # before the model is loaded
-    from vit.inference.classifier import PredictOptions, load
+    from vit.inference.answers import PredictOptions
+    from vit.inference.classifier import load
 
     numbers = {n: number for n in rows("answers") if (number := vars(options)[n]) is not None}
     engine = {"engine": options.engine, "precision": options.precision}
@@ -71,11 +73,9 @@ def _parser() -> OneLineParser:
     add("--raw", action="store_true", help="probabilities without the run's temperature")
     add("--device", help="such as cpu or cuda; default: a GPU if there is one")
     add_engine(add)
-    precisions = ("float32", "bfloat16")
-    add("--precision", choices=precisions, default="float32", help="default: float32")
+    add("--precision", choices=("float32", "bfloat16"), default="float32", help="default: float32")
     add("--json", action="store_true", help="print a list of objects")
-    choices = ("error", "skip")
-    add("--on_error", choices=choices, help="what to do about an unreadable picture, without --out")
+    add("--on-error", choices=("error", "skip"), help="about an unreadable picture, without --out")
     add = parser.add_argument_group("answers in a file").add_argument
     add("--out", metavar="X", help="X.csv, X.jsonl or a folder X.parquet, with a row per picture")
     add_spreadsheet(add)
@@ -92,9 +92,8 @@ def _check(options: argparse.Namespace) -> None:
     without = ("json", "on_error")
     for name in with_out if options.out is None else without:
         if vars(options)[name] not in (None, False):
-            option = f"--{name if name == 'on_error' else name.replace('_', '-')}"
             needs = "needs" if options.out is None else "does not go with"
-            raise UserError(f"{option} {needs} --out FILE")
+            raise UserError(f"--{name.replace('_', '-')} {needs} --out FILE")
     if options.num_workers is not None and options.num_workers < 0:
         raise UserError(f"--num-workers {options.num_workers} must be at least 0")
 
@@ -151,7 +150,7 @@ def _print(
                     lacking = f"{printable(path)}: not enough memory to open it"
                     problem = lacking if isinstance(error, MemoryError) else str(error)
                     if options.on_error != "skip":
-                        hint = "; --on_error skip goes on with the others"
+                        hint = "; --on-error skip goes on with the others"
                         raise UserError(problem + hint) from error
                     say(f"skipped: {problem}")
                     continue

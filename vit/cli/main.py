@@ -52,24 +52,19 @@ def main(argv: list[str] | None = None) -> int:
             print(f"vit {vit.__version__}")
             return 0
         with signals.handled():
-            return _run(args)
+            try:
+                return _run(*args)
+            except UserError:  # perhaps by words of other packages
+                from vit.runs.short_names import in_our_words
+
+                if (ours := in_our_words(args)) is None:
+                    raise
+                return _run(*ours)
     except BaseException as error:
         return _status(error)
 
 
-def _run(typed: list[str]) -> int:
-    """Runs a command; one that fails by a mistake once more, if it has words of other packages."""
-    try:
-        return _command(*typed)
-    except UserError:
-        from vit.runs.short_names import in_our_words
-
-        if (ours := in_our_words(typed)) is None:
-            raise
-        return _command(*ours)
-
-
-def _command(name: str, *args: str) -> int:
+def _run(name: str, *args: str) -> int:
     if name not in (commands := rows("commands")):
         hint = did_you_mean(name.lower(), commands) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")

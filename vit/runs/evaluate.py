@@ -16,10 +16,10 @@ from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, shorten
-from vit.inference.lineage import known_by, note_seen
 from vit.preprocessing import check_choice
 from vit.runs.directory import find_checkpoint
 from vit.runs.following import same_place
+from vit.runs.lineage import known_by, note_seen
 from vit.runs.mistakes import check_given, explaining
 from vit.runs.options import PARSER, task_of
 from vit.runs.predictions import Predictions

@@ -12,7 +12,7 @@ from vit.data.module import ImageData
 from vit.data.settings import Columns, InputFormat
 from vit.data.trained_on import Known, digests
 from vit.errors import UserError
-from vit.inference.lineage import note_seen
+from vit.runs.lineage import note_seen
 from vit.runs.records import Record, is_run, recorded_options
 from vit.runs.short_names import Words
 from vit.training.network_training import RECOMPUTE

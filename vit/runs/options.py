@@ -27,11 +27,11 @@ from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
-from vit.inference.lineage import known_by
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE
 from vit.runs.batch import settle_batch
 from vit.runs.following import TEACHER, fill_from_weights, followed
+from vit.runs.lineage import known_by
 from vit.runs.mistakes import check_given, explaining
 from vit.runs.records import Record
 from vit.runs.short_names import RUN_DIRECTORY, Words

@@ -19,7 +19,8 @@ from vit.extensions.serving import answer_files
 from vit.extensions.serving.answer_files import columns, identity, opened
 from vit.extensions.serving.answers import Row, answer
 from vit.extensions.serving.engines import Description, Engine, EngineClassifier
-from vit.inference.classifier import Classifier, PredictOptions
+from vit.inference.answers import PredictOptions
+from vit.inference.classifier import Classifier
 from vit.preprocessing import Preprocess
 
 STEPS = Preprocess(image_size=(16, 16), crop_fraction=1.0)

@@ -15,7 +15,7 @@ from vit.confidence import TRUST
 from vit.errors import UserError
 from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import References, all_scores
-from vit.inference.classifier import PredictOptions
+from vit.inference.answers import PredictOptions
 from vit.weights.sealed import read_sealed, write_sealed
 
 CLASSES = ["cat", "dog", "hen"]

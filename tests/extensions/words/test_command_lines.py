@@ -123,6 +123,8 @@ def test_every_word_works_or_is_answered(row: Word) -> None:
          "fit --data D --data.augment.crop_area [0.08,1.0] --json"),
         ("classify RUN my_photos --topk 3", "classify RUN my_photos --top 3"),
         ("classify --images my_photos --model RUN", "classify RUN my_photos"),
+        ("classify RUN D --batch_size 4 --on_error skip",
+         "classify RUN D --batch-size 4 --on-error skip"),
         ("export RUN format=onnx", "export RUN --format onnx"),
     ],
 )  # fmt: skip

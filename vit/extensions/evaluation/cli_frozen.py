@@ -142,7 +142,7 @@ def open_bench(options: Namespace, layer: "Layer") -> "Bench":
     """The model and the images of --data."""
     from vit.data.settings import Columns
     from vit.extensions.evaluation.frozen import Bench
-    from vit.inference.lineage import note_seen
+    from vit.runs.lineage import note_seen
 
     name, root = one_data_set(options.data)
     where = {"dataset": name} if root is None else {"root": root}

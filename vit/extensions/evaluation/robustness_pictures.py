@@ -12,8 +12,8 @@ from vit.errors import UserError
 from vit.extensions.evaluation.corruptions import KINDS, STRENGTHS
 from vit.extensions.evaluation.frozen import Frozen
 from vit.extensions.evaluation.robustness import Pictures, output_names
-from vit.inference.lineage import note_seen
 from vit.runs.evaluate import Subject
+from vit.runs.lineage import note_seen
 from vit.runs.records import is_run
 
 

@@ -11,7 +11,8 @@ from vit import signals
 from vit.console import show
 from vit.errors import UserError, did_you_mean_beside
 from vit.extensions.reports.run_list import read_history
-from vit.inference.classifier import Classifier, Prediction, load
+from vit.inference.answers import Prediction
+from vit.inference.classifier import Classifier, load
 from vit.runs.records import read_summary
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from PIL import Image
 from vit.console import note
 from vit.errors import UserError
 from vit.extensions.reports.first_batch import draw_first_batch
-from vit.extensions.reports.predictions_csv import write_csv
 from vit.extensions.reports.results import Glance, write_results
 from vit.runs import first_batch
 from vit.runs.evaluate import Subject
-from vit.runs.predictions import FILE, Predictions
+from vit.runs.predictions import FILE, Predictions, write_csv
 from vit.runs.records import read_summary, recorded_options
 from vit.tables import resolve, rows
 
@@ -41,7 +40,7 @@ def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> N
     values |= {"names": values["names"].tolist()}
     values |= {"sets": (summary.get("confidence") or {"sets": []})["sets"]}
     predictions = Predictions(**values)
-    write_csv(run / "predictions.csv", summary["classes"], predictions, thresholds)
+    write_csv(run / "predictions.csv", summary["classes"], predictions, thresholds=thresholds)
     subject = subject_of(run, split)
     if subject is not None:
         open_image = partial(subject.data.open_image, subject.split)

@@ -18,7 +18,8 @@ from vit.errors import UserError, check_types
 from vit.extensions.serving.answers import Row, printable_name
 from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.serving.sole_writer import sole_writer
-from vit.inference.classifier import Classifier, PredictOptions
+from vit.inference.answers import PredictOptions
+from vit.inference.classifier import Classifier
 from vit.weights.sealed import fingerprint
 from vit.writing import (
     atomic,

@@ -20,7 +20,8 @@ from vit.console import Meter
 from vit.data.decode import ImageError, open_input
 from vit.data.sources import PathList
 from vit.extensions.serving.reading import range_loader, reading_problem
-from vit.inference.classifier import Classifier, PredictOptions
+from vit.inference.answers import PredictOptions
+from vit.inference.classifier import Classifier
 from vit.preprocessing import Preprocess
 
 Row = dict[str, Any]

@@ -12,7 +12,8 @@ from vit.data.sources import PathList
 from vit.errors import UserError, needed
 from vit.extensions.serving.answer_files import ALL, columns, identity, opened
 from vit.extensions.serving.answers import answer
-from vit.inference.classifier import Classifier, PredictOptions
+from vit.inference.answers import PredictOptions
+from vit.inference.classifier import Classifier
 from vit.tables import rows
 from vit.writing import writable
 

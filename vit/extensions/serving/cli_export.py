@@ -53,7 +53,7 @@ def run(args: list[str]) -> int:
         options.dst = _in_run(options.model, options.format or "onnx")
     from vit.extensions.serving.source import files
     from vit.extensions.serving.write import Differs
-    from vit.inference.lineage import note_seen
+    from vit.runs.lineage import note_seen
 
     if options.check is not None:
         note_seen(options.model, files(pictures(options.check, arrays=True)), "--check")
@@ -94,8 +94,8 @@ def _held_out(run: Path, count: int) -> list[Any]:
     """Images, at most `count`, drawn from val, or else from test; [] if the data is gone."""
     from vit.data.module import ImageData
     from vit.data.sampler import evaluated
-    from vit.inference.lineage import known_by
     from vit.runs.evaluate import data_options  # heavy: imports lightning
+    from vit.runs.lineage import known_by
 
     options = data_options(run, [])
     try:

@@ -21,10 +21,10 @@ from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer.pseudo import Answers, check_unseen
 from vit.extensions.transfer.transfer import check_free, check_plan, train
 from vit.inference.classifier import Classifier, load
-from vit.inference.lineage import note_seen
 from vit.models.zoo import canonical_name
 from vit.recipes import list_recipes
 from vit.runs.following import same_place
+from vit.runs.lineage import note_seen
 from vit.runs.options import Options
 from vit.runs.records import read_summary, recorded_options
 from vit.runs.short_names import Words

@@ -20,8 +20,8 @@ from vit.extensions.trust.rejection import choose
 from vit.extensions.trust.trust import Trust
 from vit.extensions.trust.unknown import References, all_scores, class_by_class, unlikeness
 from vit.inference.classifier import Classifier, load
-from vit.inference.lineage import known_by, note_seen
 from vit.runs.evaluate import data_options
+from vit.runs.lineage import known_by, note_seen
 from vit.runs.measuring import accuracies
 from vit.runs.mistakes import check_given
 from vit.runs.records import recorded_options

@@ -14,6 +14,8 @@ from vit.recipes import list_recipes
 from vit.runs.short_names import FLAGS, SHORT
 from vit.tables import rows
 
+OF_FIT = ("fit", "validate", "test", "predict")
+"""Commands with the options of `vit fit`, in which - and _ are the same."""
 VIT = "vit"
 """Stands for the command in rows of words that are commands."""
 
@@ -141,6 +143,8 @@ class Line:
         elif typed == "--pretrained" and self.has_model and not _has_value(rest):
             self.changed = True  # timm's flag beside --model NAME
         elif is_option and not equals:
+            if self.name[0] not in OF_FIT and typed.startswith("--") and "_" in typed:
+                typed, self.changed = typed.replace("_", "-"), True
             self.words += [typed, *(_values(rest) if word not in FLAGS else ())]
         elif is_option or self.name[0] not in ("fit", "predict"):
             self.words.append(typed)

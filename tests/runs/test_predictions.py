@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.command import table
-from vit.extensions.reports.predictions_csv import write_csv
+from vit.runs.predictions import write_csv
 
 CLASSES = [f"class {i}" for i in range(10)]
 
