@@ -121,14 +121,14 @@ def test_a_published_digest_is_compared_by_its_first_digits(
 
 def test_another_model_under_that_name_is_refused(mirror: Mirror) -> None:
     mirror.put(CLASSIFIER, mirror.put(BACKBONE))
-    with pytest.raises(UserError, match=r"is not a vit_ti16: it has patch_size=14 instead of 16"):
+    with pytest.raises(UserError, match=r"vit_ti16: .*patch_size=14"):
         load_pretrained(CLASSIFIER)
     mirror.put(IN21K, random_file(CLASSIFIER))  # the normalisation is the row's
-    with pytest.raises(UserError, match=r"it has 1,000 outputs instead of 21,843"):
+    with pytest.raises(UserError, match=r"1,000 .*21,843"):
         load_pretrained(IN21K)
     row(IN21K).place().unlink()
     mirror.put(IN21K)
-    with pytest.raises(UserError, match=r"published weights of vit_s16: vit_s16.augreg_in21k_ft"):
+    with pytest.raises(UserError, match=r"of vit_s16: vit_s16.augreg"):
         load_pretrained(IN21K, "vit_s16")
 
 
@@ -150,7 +150,7 @@ def test_a_head_of_zeros_counts_as_none(mirror: Mirror, monkeypatch: pytest.Monk
     assert inspect_pretrained(IN21K).config == model.config
     tuned, report = load_pretrained(IN21K, num_classes=7)
     assert report.reinitialised == ["head"] and tuned.config.num_classes == 7
-    with pytest.raises(UserError, match=r"encoder without classes; .*--model.pretrained vit_ti16"):
+    with pytest.raises(UserError, match=r"--model.pretrained vit_ti16"):
         vit.load(IN21K)
 
 

