@@ -18,9 +18,7 @@ TINY = ViTConfig(
 )  # fmt: skip
 
 
-def test_engines_have_one_row_each_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_have_rows_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("openvino")
     for name in ("onnxruntime", "nncf"):  # as without them

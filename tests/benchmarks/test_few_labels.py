@@ -63,7 +63,7 @@ def test_a_gain_is_paired_by_image_and_averaged_over_seeds_first() -> None:
     assert gain["half_interval"] == pytest.approx(half)
 
 
-def test_every_cell_is_run_and_written(
+def test_cells_are_run_and_written(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[list[str], Path]] = []

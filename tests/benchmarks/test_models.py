@@ -76,8 +76,6 @@ def test_models_are_held_against_timm_and_the_limit(
 
 # Ranks of the interval of at least 95 %: table of the sign test.
 @pytest.mark.parametrize(("n", "low", "high"), [(5, 1, 5), (6, 1, 6), (10, 2, 9), (25, 8, 18)])
-def test_the_interval_of_a_median_has_the_ranks_of_the_sign_test(
-    n: int, low: int, high: int
-) -> None:
+def test_the_interval_of_a_median_has_ranks_of_the_sign_test(n: int, low: int, high: int) -> None:
     values = [float(i) for i in range(n, 0, -1)]
     assert module.median_interval(values) == (low, high)

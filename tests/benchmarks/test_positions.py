@@ -14,9 +14,7 @@ from benchmarks.papers.positions import run as positions
 from vit.extensions.variants.table import POSITIONS
 
 
-def test_every_arm_is_trained_once_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_are_trained_once_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "positions.json"
     content = positions.main(["--quick", "--results", str(file)])
     assert [(row["data"], row["arm"]) for row in content["rows"]] == [

@@ -54,9 +54,7 @@ def few(photos: Path) -> Path:
     return photos
 
 
-def test_errors_of_generated_pictures_are_those_of_each_picture_alone(
-    vit: Vit, model: Path, few: Path
-) -> None:
+def test_errors_are_those_of_each_generated_picture_alone(vit: Vit, model: Path, few: Path) -> None:
     found = document(vit, model, "--data", few)
     steps = load(model).preprocess
     paths = sorted(few.glob("*/*.jpg"))
@@ -77,7 +75,7 @@ def test_errors_of_generated_pictures_are_those_of_each_picture_alone(
     assert "mce" not in found
 
 
-def test_batches_do_not_change_errors_and_broken_images_are_skipped(
+def test_batches_change_no_error_and_broken_images_are_skipped(
     vit: Vit, model: Path, few: Path
 ) -> None:
     args = (model, "--data", few, "--limit", 4)
@@ -194,9 +192,7 @@ def cifar_c(root: Path, labels: list[int]) -> np.ndarray:
     return pixels
 
 
-def test_cifar_c_is_read_from_its_files_in_five_parts(
-    vit: Vit, model: Path, tmp_path: Path
-) -> None:
+def test_cifar_c_is_read_from_files_in_five_parts(vit: Vit, model: Path, tmp_path: Path) -> None:
     labels = [0, 1, 2, 0, 1, 2, 2]
     pixels = cifar_c(tmp_path / "c", labels)
     found = document(vit, model, "--data", tmp_path / "c")

@@ -147,7 +147,7 @@ def test_processes_agree_on_the_smallest(
 SIZES = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1, "dropout": 0.1}
 
 
-def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
+def test_a_trial_leaves_weights_and_random_numbers_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of masked patches, which draw their masks."""
