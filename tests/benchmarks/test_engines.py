@@ -1,4 +1,4 @@
-"""benchmarks/speed/engines.py at the smallest size, folder_speed.py, and their tables on a page."""
+"""benchmarks/speed/engines.py at the smallest size, and its table on a page."""
 
 import json
 import sys
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.lib import harness
-from benchmarks.speed import engines, folder_speed, page
+from benchmarks.speed import engines, page
 from vit import ViTConfig
 
 TINY = ViTConfig(
@@ -18,9 +17,7 @@ TINY = ViTConfig(
 )  # fmt: skip
 
 
-def test_engines_have_one_row_each_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_have_rows_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("openvino")
     for name in ("onnxruntime", "nncf"):  # as without them
@@ -61,31 +58,3 @@ def test_engines_have_one_row_each_and_a_table(
 def base(rows: dict[Any, Any]) -> Any:
     """Ours, eager."""
     return rows["tiny", "PyTorch", "float32"]
-
-
-def test_a_folder_is_timed_with_the_fastest_settings_of_each_arm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "all").mkdir()
-    for name in "ab":
-        (tmp_path / "all" / name).touch()
-    seconds = {"vit classify": 1.0, "timm loop": 4.0, "streaming": 8.0}
-
-    def run(arm: str, folder: Path, photos: Path, given: Any) -> tuple[float, dict[str, str]]:
-        slow = given != folder_speed.settings(arm, quick=False)[-1]
-        return seconds[arm] + slow, {"a": "x", "b": "y" if arm == "vit classify" else "z"}
-
-    monkeypatch.setattr(folder_speed, "run", run)
-    monkeypatch.setattr(folder_speed, "find_spec", lambda name: name == "timm" or None)
-    rows, tried = folder_speed.measure(tmp_path, 3, quick=False)
-    found = {row.pop("arm"): row for row in rows}
-    assert set(tried) == set(seconds)
-    assert found["vit classify"]["ratio"] == 4 and found["vit classify"]["equal_answers"] == 1
-    assert found["streaming"]["settings"] == {"batch": 32}
-    assert found["streaming"]["ratio"] == 0.5 and found["streaming"]["images_per_second"] == 0.25
-    assert found["timm loop"]["equal_answers"] == 0.5
-    rows = [{"arm": arm, **row} for arm, row in found.items()]
-    content = harness.document("folder_speed", rows, count=2, rounds=3)
-    text = "\n".join(page.folder(content))
-    assert "| streaming | batch 32 | 0.2 | 0.50 (0.50-0.50) | 50.0% |" in text
-    assert "| transformers pipeline |  | not run: transformers is not installed |  |  |" in text

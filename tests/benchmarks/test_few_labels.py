@@ -1,11 +1,9 @@
-"""The benchmarks of few labels: subsets, draws, cells, statistics."""
+"""The benchmarks of few labels: subsets, draws, and gains paired by image."""
 
 import csv
-import json
 import statistics
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,41 +59,3 @@ def test_a_gain_is_paired_by_image_and_averaged_over_seeds_first() -> None:
     assert gain["points"] == pytest.approx(100 * statistics.mean(gains))
     half = 196 * statistics.stdev(gains) / 3**0.5
     assert gain["half_interval"] == pytest.approx(half)
-
-
-def test_every_cell_is_run_and_written(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[list[str], Path]] = []
-
-    def run_fit(arguments: list[str], folder: Path) -> dict[str, Any]:
-        calls.append((arguments, folder))
-        seed = int(folder.name.partition("-")[2] or 0)
-        gain = 0.25 if folder.parent.name == "pre-trained" else 0.0
-        summary: dict[str, Any] = {"metrics": {"test/acc1": 0.5 + 0.01 * seed + gain}}
-        summary |= dict.fromkeys(("split", "images", "precision", "hardware", "versions"), "test")
-        summary |= {"command": f"vit fit --data.root {data}"}
-        return summary | dict.fromkeys(benchmark.KEPT, 3.0)
-
-    monkeypatch.setattr(benchmark, "run_fit", run_fit)
-    runs, file = tmp_path / "runs", tmp_path / "results.json"
-    places = ["--data", str(data), "--runs", str(runs), "--results", str(file)]
-    sizes = "--seeds 2 --percent 5 20 --pretrain-steps 70 --finetune-steps 8 -- --data.batch_size 4"
-    document = benchmark.main([*places, *sizes.split()])
-    assert json.loads(file.read_text()) == document
-    (first, encoder), *others = calls
-    assert first[1] == "pretrain/masked_patches_cifar10" and "70" in first and str(data) in first
-    assert len(others) == 2 * 2 * 2
-    for arguments, folder in others:
-        assert arguments[:2] == ["-c", "cifar10/masked_patches"]
-        assert arguments[arguments.index("--data.batch_size") + 1] == "4"
-        assert arguments[arguments.index("--trainer.max_steps") + 1] == "8"
-        assert arguments[arguments.index("--seed_everything") + 1] == folder.name[-1]
-        pretrained = folder.parent.name == "pre-trained"
-        assert (arguments[-2:] == ["--model.pretrained", str(encoder)]) == pretrained
-    assert [entry["n"] for entry in document["rows"]] == [2] * 4
-    for entry in document["rows"]:
-        assert entry["mean"]["test/acc1"] == pytest.approx(statistics.mean(entry["accuracies"]))
-    for margin in document["margins"]:
-        assert margin["by_seed"] == pytest.approx([0.25, 0.25]) and margin["std"] < 1e-9
-    assert str(tmp_path) not in document["pretraining"]["command"]

@@ -1,10 +1,9 @@
-"""Runs are made once and never taken for others; rows are means over seeds."""
+"""Runs are made once and never taken for others; every script can be imported."""
 
 import json
-import statistics
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,20 +39,6 @@ def test_a_run_that_fails_ends_the_command_with_its_last_line(tmp_path: Path) ->
         harness.run_once(command, tmp_path / "run", None)
 
 
-def test_a_row_has_mean_and_spread_over_the_seeds_and_no_local_path() -> None:
-    facts: dict[str, Any] = {"command": "vit fit --data.root /home/me/photos", "split": "test"}
-    facts |= dict.fromkeys(("images", "precision", "hardware", "versions"), "as it is")
-    facts |= {name: 2.0 for name in harness.KEPT}
-    metrics = [{"test/acc1": value, "val/acc1": 0.1} for value in (0.5, 0.75)]
-    row = harness.seeds_row("both", [{**facts, "metrics": each} for each in metrics])
-    assert row["n"] == 2 and row["command"] == "vit fit --data.root photos"
-    assert row["mean"] == {"test/acc1": 0.625}
-    assert row["std"]["test/acc1"] == pytest.approx(statistics.stdev((0.5, 0.75)))
-    assert row["steps"] == 2
-    alone = harness.seeds_row("one", [{**facts, "metrics": metrics[0]}])
-    assert alone["std"] == {"test/acc1": None}
-
-
 @pytest.mark.parametrize(
     ("options", "written"),
     [([], "standard.json"), (["--quick"], None), (["--quick", "--results", "own"], "own")],
@@ -70,3 +55,10 @@ def test_quick_writes_only_where_it_is_told(
     harness.publish([1], harness.arguments("A script.").parse_args(options), "standard")
     assert json.loads(capsys.readouterr().out) == [1]
     assert [path.name for path in tmp_path.iterdir()] == ([written] if written else [])
+
+
+def test_every_script_is_imported() -> None:
+    for name in ("timm", "transformers"):
+        pytest.importorskip(name)
+    for file in sorted((harness.ROOT / "benchmarks").rglob("*.py")):
+        import_module(".".join(file.relative_to(harness.ROOT).with_suffix("").parts))

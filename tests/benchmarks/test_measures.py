@@ -53,9 +53,7 @@ def test_every_axis_is_measured_and_drawn(
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_startup_is_compared_with_importing_torch(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_startup_is_compared_with_import_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     short = [sys.executable, "-c", "pass"]
     commands = {"import torch": short, "busy": [sys.executable, "-c", "sum(range(10**7))"]}
     monkeypatch.setattr(startup, "prepare", lambda folder: None)
@@ -65,7 +63,7 @@ def test_startup_is_compared_with_importing_torch(
     assert busy["min"] <= busy["cpu_seconds"] <= busy["max"]
 
 
-def test_a_step_is_measured_with_each_number_of_threads(
+def test_a_step_is_measured_with_each_thread_count(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "TURN", 0.0)

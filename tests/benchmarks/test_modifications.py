@@ -10,9 +10,7 @@ from benchmarks.papers.modifications import run as ours
 from vit.extensions.variants.table import CHANGES
 
 
-def test_every_arm_is_trained_once_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_are_trained_once_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "modifications.json"
     content = ours.main(["--quick", "--results", str(file)])
     assert [row["arm"] for row in content["rows"]] == list(ours.ARMS)

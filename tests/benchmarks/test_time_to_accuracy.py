@@ -43,9 +43,7 @@ def autocast(learner: Any) -> bool:
         return torch.is_autocast_enabled("cpu")
 
 
-def test_arms_differ_in_what_they_are_named_for(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_differ_as_they_are_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "has_bfloat16", lambda: True)
 
     def learner(arm: str, *options: str) -> Any:

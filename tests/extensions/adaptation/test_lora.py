@@ -54,9 +54,7 @@ def weights(save_weights) -> str:
 
 @pytest.mark.parametrize("rank", [3, 16])
 @pytest.mark.parametrize("options", [{}, DINOV3], ids=["ViT", "DINOv3"])
-def test_a_merged_model_is_plain_and_gives_the_same_logits(
-    rank: int, options: dict[str, Any]
-) -> None:
+def test_a_merged_model_is_plain_with_the_same_logits(rank: int, options: dict[str, Any]) -> None:
     model = random_model(**options)
     before, classes = model.eval()(torch.ones(1, 3, 8, 8)), [type(m) for m in model.modules()]
     add_lora(model, rank)
@@ -73,9 +71,7 @@ def test_a_merged_model_is_plain_and_gives_the_same_logits(
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_factors_and_head_alone_are_trained(
-    weights: str, make_data, make_trainer, snapshot
-) -> None:
+def test_only_factors_and_head_are_trained(weights: str, make_data, make_trainer, snapshot) -> None:
     model = tuned(weights, adaptation=LoRA(2))
     before = snapshot(model.model)
     make_trainer(max_epochs=2).fit(model, make_data())

@@ -40,7 +40,7 @@ def test_a_crop_is_like_its_whole_and_others_are_not(share: float, mirror: bool)
     assert likeness(pictures, others).max() < 0.9
 
 
-def test_the_likeness_of_whole_pictures_is_numpys_correlation(
+def test_likeness_of_whole_pictures_is_numpys_correlation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_CROPS", [SIDE])

@@ -33,9 +33,7 @@ def faulty(photos: Path) -> Path:
     return photos
 
 
-def test_a_folder_is_checked_and_corrected_for_a_fit(
-    vit: Vit, faulty: Path, tmp_path: Path
-) -> None:
+def test_a_folder_is_checked_and_fixed_for_a_fit(vit: Vit, faulty: Path, tmp_path: Path) -> None:
     before = sorted(path.stat().st_mtime_ns for path in faulty.rglob("*"))
     command = ("data", "check", faulty, "--model", saved(tmp_path / "model"), *CHECKED)
     done = vit(*command, "--out", "out", "--fix", "fixed.csv")

@@ -106,7 +106,7 @@ def test_of_several_labels_each_is_doubted_by_itself(tmp_path: Path) -> None:
     assert len(found) < 6
 
 
-def test_few_images_are_said_not_to_be_checked(
+def test_few_images_are_said_to_be_unchecked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pictures = manifest(tmp_path, ["a"] * 4 + ["b"] * 4)

@@ -208,7 +208,7 @@ def test_jpeg_and_pixelate_are_pillows(strength: int, table: int) -> None:
     )
 
 
-def test_elastic_without_shifts_is_the_image_and_moves_corners_no_farther_than_it_may(
+def test_elastic_without_shifts_is_the_image_and_moves_no_corner_too_far(
     draws,
 ) -> None:
     image = photo(6, 32) / 255

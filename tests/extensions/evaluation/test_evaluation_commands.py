@@ -80,9 +80,7 @@ def test_each_command_scores_the_models_features(vit: Vit, model: Path, photos: 
     assert probe["chosen_on"] == "10% of train" and probe["kind"] == "logistic"
 
 
-def test_test_and_the_images_to_choose_by_are_whole_groups(
-    vit: Vit, model: Path, photos: Path
-) -> None:
+def test_test_and_val_are_whole_groups(vit: Vit, model: Path, photos: Path) -> None:
     paths = [path.relative_to(photos) for path in sorted(photos.rglob("*.jpg"))]
     groups = [f"{path.parent.name} {int(path.stem) // 3}" for path in paths]
     lines = [f"{p},{p.parent.name},{g}" for p, g in zip(paths, groups, strict=True)]
@@ -99,9 +97,7 @@ def test_test_and_the_images_to_choose_by_are_whole_groups(
     assert found["test_images"] == len(test[1]) and len(test[1]) % 3 == 0
 
 
-def test_the_attentive_probe_takes_the_patches_in_float16(
-    vit: Vit, model: Path, photos: Path
-) -> None:
+def test_the_attentive_probe_takes_patches_in_float16(vit: Vit, model: Path, photos: Path) -> None:
     found = result(vit, "probe", model, "--data", photos, "--kind", "attentive")
     network, sets = load(model), []
     splits = load_folder(photos, Reading(cut=Splitting(val_fraction=0.0)))
@@ -163,9 +159,7 @@ def open_with(model: Path, *args: object) -> Bench:
     return open_bench(parser.parse_args([str(model), *map(str, args)]), "pooled")
 
 
-def test_options_reach_the_data_and_the_model(
-    vit: Vit, model: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_options_reach_data_and_model(vit: Vit, model: Path, photos: Path, tmp_path: Path) -> None:
     plain = open_with(model, "--data", photos)
     assert (plain.data.batch_size, plain.data.loading) == (64, Loading())
     assert plain.data.preprocess.to_dict() == load(model).preprocess.to_dict()
@@ -185,7 +179,7 @@ def test_options_reach_the_data_and_the_model(
     assert open_with(model, "--data", photos, "--image-size", 24).data.image_size == (24, 24)
 
 
-def test_features_are_kept_unless_told_otherwise(
+def test_features_are_kept_unless_asked_not_to(
     vit: Vit, model: Path, photos: Path, tmp_path: Path
 ) -> None:
     def how(*options: object) -> list[str]:

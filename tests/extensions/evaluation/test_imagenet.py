@@ -152,9 +152,7 @@ def test_a_model_with_ids_as_class_names_needs_no_val_and_no_order(
     assert both == {**sets.expected("val"), "ReaL": real[1]}
 
 
-def test_logits_follow_other_names_of_imagenets_classes(
-    vit: Vit, sets: Sets, tmp_path: Path
-) -> None:
+def test_logits_follow_other_names_of_the_classes(vit: Vit, sets: Sets, tmp_path: Path) -> None:
     names = imagenet_classes()
     order = sorted(range(1000), key=names.__getitem__)  # as a folder per name is read
     model: Any = load_pretrained(sets.model)[0]

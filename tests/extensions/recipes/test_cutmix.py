@@ -1,3 +1,5 @@
+"""Boxes of CutMix have the shape of the image."""
+
 import torch
 
 from vit.training.mixing import Mixing

@@ -1,3 +1,5 @@
+"""The average of the weights is the closed form, and checkpoints have both kinds of weights."""
+
 from pathlib import Path
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""A function of one's own is the whole loss, and excludes the other options."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""The curves of a run show each figure where and when it was measured."""
+
 import csv
 import warnings
 

@@ -1,3 +1,5 @@
+"""Names of any script are drawn, or replaced by what can be drawn."""
+
 import warnings
 
 import pytest

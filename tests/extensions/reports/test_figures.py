@@ -1,3 +1,5 @@
+"""Figures of a scored run: shares and names of the confusion, bars, intervals, worst images."""
+
 import warnings
 from itertools import pairwise
 

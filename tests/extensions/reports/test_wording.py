@@ -1,3 +1,5 @@
+"""Shares, durations and commands as a page writes them."""
+
 from pathlib import Path
 
 import pytest

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 
 from tests.command import TINY, Vit
 from tests.processes import together
 from vit.cli.main import main
 from vit.extensions.pretraining.masked_patches import MaskedPatchPrediction
-from vit.extensions.scale.batch_trial import batch_by_trial, largest_batch
-from vit.runs.records import HEADER
+from vit.extensions.scale.batch_trial import largest_batch
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
 
@@ -64,34 +62,6 @@ def saved_by(run: Path | str) -> Any:
     return torch.load(Path(run, "checkpoints", "last.ckpt"), weights_only=True)
 
 
-def settled(recipes: list[Any], run: Path | None = None, **data: Any) -> tuple[bool, Namespace]:
-    trainer = {"accumulate_grad_batches": 1, "val_check_interval": 1.0, "limit_train_batches": 1.0}
-    config = Namespace(
-        data=Namespace(**{"batch_size": "auto", "global_batch": None, **data}),
-        trainer=Namespace(accelerator="cuda", **trainer),
-    )
-    return bool(batch_by_trial(config, recipes, run)), config
-
-
-def test_the_images_of_a_step_are_those_of_the_recipe_or_of_the_run(tmp_path: Path) -> None:
-    recipes = [{"data": {"batch_size": 32}}, {"data": {"batch_size": "auto"}}, {"task": "x"}]
-    cases: list[tuple[list[Any], dict[str, Any], int | None]] = [
-        (recipes, {}, 32),
-        ([], {}, 64),
-        (recipes, {"global_batch": 48}, None),
-    ]
-    for given, data, batch in cases:
-        tried, config = settled(given, **data)
-        assert tried and config.data.batch_size == batch
-    (tmp_path / "config.yaml").write_text(
-        f"{HEADER}data: {{batch_size: 4}}\ntrainer: {{accumulate_grad_batches: 3, "
-        "val_check_interval: 6, limit_train_batches: 1.0}\n"
-    )
-    tried, config = settled(recipes, tmp_path)
-    assert not tried and config.data.batch_size == 4
-    assert config.trainer.accumulate_grad_batches == 3 and config.trainer.val_check_interval == 6
-
-
 def test_a_batch_is_tried_kept_and_changes_nothing_else(
     vit: Vit, photos: Path, limited: Callable[[int], None]
 ) -> None:
@@ -129,8 +99,9 @@ def test_a_batch_is_tried_kept_and_changes_nothing_else(
 def test_processes_agree_on_the_smallest(
     tmp_path: Path, photos: Path, deadline: Callable[[float], float]
 ) -> None:
+    """A step has the images of the recipe, 128 in each process."""
     run = tmp_path / "run"
-    words = (*FIT, AUTO, f"--data.root={photos}", "--data.global_batch=32", "--trainer.max_steps=2")
+    words = (*FIT, AUTO, f"--data.root={photos}", "--trainer.max_steps=1")
 
     def work() -> int:
         exec(LIMITED.format(most=(9, 5)[int(os.environ["RANK"])]), {})
@@ -141,13 +112,13 @@ def test_processes_agree_on_the_smallest(
     assert ends == [0, 0], first + second
     assert "batch size 4 on each of 2 processes" in first and "batch size" not in second
     saved = saved_by(run)
-    assert saved["run"]["global_batch"] == 32 and saved["ImageData"]["consumed_samples"] == 64
+    assert saved["run"]["global_batch"] == 2 * 128 == saved["ImageData"]["consumed_samples"]
 
 
 SIZES = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1, "dropout": 0.1}
 
 
-def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
+def test_a_trial_leaves_weights_and_random_numbers_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of masked patches, which draw their masks."""

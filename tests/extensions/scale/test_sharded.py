@@ -172,9 +172,7 @@ def dying(path: Path, rank: int, count: int) -> int:
     return calls
 
 
-def test_a_kill_at_any_moment_of_a_save_leaves_the_old_or_the_new_one(
-    best: Path, tmp_path: Path
-) -> None:
+def test_a_kill_in_a_save_leaves_the_old_or_the_new_one(best: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(best, tmp_path / "0" / "last.ckpt"))
     calls, _ = together(2, tmp_path / "log", dying, path, 0, -1)
     before, after = read_checkpoint(best), read_checkpoint(path)

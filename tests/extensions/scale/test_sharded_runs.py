@@ -74,9 +74,7 @@ def state(run: Path, name: str) -> dict[str, torch.Tensor]:
     return read_checkpoint(run / f"checkpoints/{name}.ckpt")["state_dict"]
 
 
-def test_the_same_command_continues_after_a_kill_in_a_save(
-    home: Path, fit: Any, alone: Path
-) -> None:
+def test_the_same_command_goes_on_after_a_kill_in_a_save(home: Path, fit: Any, alone: Path) -> None:
     rank, count = random.randrange(2), random.randrange(2, 30)
     owner = home / "killed"
 
@@ -108,9 +106,7 @@ def test_a_save_is_finished_after_a_signal(home: Path, fit: Any, alone: Path) ->
     assert all(torch.equal(a[key], b[key]) for key in b)
 
 
-def test_four_processes_then_two_then_one_give_the_model_of_one(
-    home: Path, fit: Any, alone: Path
-) -> None:
+def test_four_processes_then_two_then_one_give_one_model(home: Path, fit: Any, alone: Path) -> None:
     run, killed = home / "changed", -signal.SIGKILL
 
     def before() -> None:
@@ -131,7 +127,7 @@ def test_four_processes_then_two_then_one_give_the_model_of_one(
         ShardedStrategy().load_checkpoint(run / "checkpoints/last.ckpt")
 
 
-def test_a_damaged_last_is_named_and_the_best_takes_its_place(
+def test_a_damaged_last_is_named_and_best_takes_its_place(
     home: Path, fit: Any, alone: Path
 ) -> None:
     run = Path(shutil.copytree(alone, home / "damaged"))

@@ -1,4 +1,4 @@
-"""Runs without pictures; weights to start from, and runs that are only recorded."""
+"""Runs without the pictures at their end."""
 
 from tests.pictureless import no_pictures
 

@@ -179,9 +179,7 @@ def test_several_labels_are_compared_by_average_precision(vit: Vit, photos: Path
     assert "| list (mAP) |" in done.out
 
 
-def test_the_slice_and_the_test_images_are_whole_groups(
-    vit: Vit, photos: Path, scored: Scored
-) -> None:
+def test_slice_and_test_images_are_whole_groups(vit: Vit, photos: Path, scored: Scored) -> None:
     listed = ["path,label,video"]
     for name in ("red", "grün", "blue"):
         listed += [f"{name}/{i:02}.jpg,{name},{name} {i // 2}" for i in range(12)]
@@ -224,9 +222,7 @@ def test_options_of_fit_pass_through(vit: Vit, photos: Path, scored: Scored) -> 
     assert config["trainer"]["callbacks"][-1]["class_path"].endswith("EMA")
 
 
-def test_the_paper_sets_the_protocol_of_its_data_sets(
-    vit: Vit, photos: Path, scored: Scored
-) -> None:
+def test_the_paper_sets_the_protocol_of_its_data(vit: Vit, photos: Path, scored: Scored) -> None:
     grid = (0.001, 0.003, 0.01, 0.03)
     calls = scored({**{f"lr-{lr}": lr for lr in grid}, "seed-0": 0.5, "seed-1": 0.6, "seed-2": 0.7})
     data = f"cifar10={photos},other={photos}"

@@ -183,9 +183,7 @@ def test_other_images_of_the_classes_are_measured(vit: Vit, split: Path) -> None
     assert other.usual.shape == (3, 8) and (other.images, own.images) == (12, 12)
 
 
-def test_a_run_without_val_is_measured_on_half_of_train_only_as_a_probe(
-    vit: Vit, photos: Path
-) -> None:
+def test_without_val_half_of_train_measures_a_probe_alone(vit: Vit, photos: Path) -> None:
     weights = saved(Path("weights"), classes=None)
     options = ("--data", photos, "--pretrained", weights, "--data.batch_size=8")
     options += ("--data.loading.num_workers=0",)

@@ -32,9 +32,7 @@ def test_a_run_in_bfloat16_reads_its_images_in_float32(vit: Vit, photos: Path) -
 
 
 @pytest.mark.usefixtures("finishing")
-def test_a_run_with_val_has_a_temperature_that_classify_uses_and_test_repeats(
-    vit: Vit, photos: Path
-) -> None:
+def test_a_temperature_is_used_by_classify_and_repeated_by_test(vit: Vit, photos: Path) -> None:
     root = with_splits(photos, Path("split"))
     picture = next((root / "test").rglob("*.jpg"))
     options = ("fit", "-c", "cifar10", "--data", root, *TINY)
@@ -76,9 +74,7 @@ def test_a_run_with_val_has_a_temperature_that_classify_uses_and_test_repeats(
 
 
 @pytest.mark.usefixtures("finishing")
-def test_a_probe_without_val_is_measured_on_images_left_out_of_the_fit(
-    vit: Vit, photos: Path
-) -> None:
+def test_a_probe_without_val_is_measured_on_images_out_of_the_fit(vit: Vit, photos: Path) -> None:
     saved(Path("encoder"), None)
     for i, name in enumerate(("red", "blue")):  # else every image is named rightly
         (photos / name / "00.jpg").rename(photos / ("blue", "red")[i] / f"{name}.jpg")

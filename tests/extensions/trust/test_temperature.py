@@ -158,9 +158,7 @@ def test_compare_and_convert_take_the_temperature_or_leave_it_out(vit: Vit, pict
         assert package.load(name).predict(picture)[0].probabilities == pytest.approx(raw, abs=1e-6)
 
 
-def test_a_checkpoint_of_other_weights_than_the_model_has_no_temperature(
-    vit: Vit, picture: Path
-) -> None:
+def test_a_checkpoint_of_other_weights_has_no_temperature(vit: Vit, picture: Path) -> None:
     checkpoint = Path("run/checkpoints/best.ckpt")
     assert "temperature" not in vit("classify", checkpoint, picture).err
     content = torch.load(checkpoint, weights_only=True)
@@ -173,9 +171,7 @@ def test_a_checkpoint_of_other_weights_than_the_model_has_no_temperature(
         assert package.load(path).temperature == 1
 
 
-def test_raw_weights_and_the_average_of_a_run_are_chosen_by_an_option(
-    vit: Vit, photos: Path
-) -> None:
+def test_raw_and_averaged_weights_are_chosen_by_an_option(vit: Vit, photos: Path) -> None:
     ema = "--trainer.callbacks=[{class_path: vit.EMA, init_args: {decay: 0.9}}]"
     root = with_splits(photos, Path("split"))
     fitted(Path(), root, ema)

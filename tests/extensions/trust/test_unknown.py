@@ -6,7 +6,6 @@ import torch
 from scipy.special import logsumexp
 from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from vit.confidence import energy
@@ -41,13 +40,6 @@ def test_the_mahalanobis_score_is_that_of_the_formula(
     axes = PCA(directions).fit(normalize(TRAIN)).components_.T
     found = references().scores(torch.from_numpy(QUERIES))["mahalanobis"]
     np.testing.assert_allclose(found.numpy(), by_formula(axes), rtol=0.003)
-
-
-def test_the_neighbours_score_is_that_of_sklearn() -> None:
-    search = NearestNeighbors(metric="cosine").fit(TRAIN)
-    expected = search.kneighbors(QUERIES, n_neighbors=10)[0][:, -1]
-    found = references().scores(torch.from_numpy(QUERIES))["neighbours"]
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-3)
 
 
 def test_the_energy_is_that_of_the_papers() -> None:
