@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import sys
@@ -18,7 +17,7 @@ import torch
 
 import vit.runs.finish
 from tests.command import TINY, Vit, coloured, contents, saved, table
-from tests.killing import in_child, killed_at
+from tests.killing import in_child, killed_at, with_small_files
 from vit.cli.main import main
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
@@ -378,20 +377,11 @@ def test_a_full_disk_leaves_the_checkpoints_whole(
     """A limit on the size of a file stands for the disk; 40 kB are too few for a checkpoint."""
     folder = unfinished(run) / "checkpoints"
     before = contents(folder)
-
-    def limited() -> int:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-        sys.stderr = open("err.txt", "w")
-        status = main([*command, "--run_dir=whole", "--trainer.max_epochs=9"])
-        sys.stderr.flush()
-        return status
-
-    assert in_child(limited) == 1
+    longer = (*command, "--run_dir=whole", "--trainer.max_epochs=9")
+    status, last = with_small_files(40_000, *longer)
+    assert status == 1 and last.startswith("vit: File too large: ")
     assert contents(folder) == before
-    last = Path("err.txt").read_text().splitlines()[-1]
-    assert last.startswith("vit: File too large: ") and "Traceback" not in last
-    done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9")
+    done = vit(*longer)
     assert done.status == 0, done.err
 
 

@@ -1,5 +1,4 @@
 import csv
-import multiprocessing
 import os
 import random
 import shutil
@@ -14,7 +13,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback, Timer
 from torch.utils.data import DataLoader
 
-from tests.killing import killed_at
+from tests.killing import in_child, killed_at
 from vit.extensions.recipes.ema import EMA
 from vit.training.callbacks.stopping import StopTogether
 from vit.training.csv_log import MetricsCsv
@@ -282,12 +281,7 @@ def test_a_kill_at_any_step_of_a_save_leaves_a_whole_checkpoint(
     place: str, count: int, expected: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "last.ckpt"
-    child = multiprocessing.get_context("fork").Process(
-        target=save_and_die, args=(path, place, count)
-    )
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    assert in_child(lambda: save_and_die(path, place, count)) == -signal.SIGKILL
     check_archive(path)
     assert value(path) == expected
     remove_orphans(tmp_path)
