@@ -64,6 +64,16 @@ def coloured(root: Path) -> Path:
     return root
 
 
+def parts(photos: Path, *names: str) -> Path:
+    """The twelve pictures of each class in one folder per split, in equal shares."""
+    root = Path("split")
+    for path in photos.rglob("*.jpg"):
+        place = root / names[int(path.stem) * len(names) // 12] / path.parent.name / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(place)
+    return root
+
+
 def saved(
     folder: Path,
     classes: list[str] | None = CLASSES,
