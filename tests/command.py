@@ -99,6 +99,12 @@ def table(file: Path | str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def logged(run: Path) -> list[dict[str, str]]:
+    """The rows of metrics.csv, without their times."""
+    rows = table(run / "metrics.csv")
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """The files below a folder, but for locks."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")

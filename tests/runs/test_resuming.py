@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import vit.runs.finish
-from tests.command import TINY, Vit, coloured, contents, saved, table
+from tests.command import TINY, Vit, coloured, contents, logged, saved, table
 from tests.killing import in_child, killed_at, with_small_files
 from vit.cli.main import main
 from vit.training.image_classifier import ImageClassifier
@@ -77,11 +77,6 @@ KILLS = [
 ]
 
 
-def metrics(folder: Path) -> list[dict[str, str]]:
-    rows = table(folder / "metrics.csv")
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-
-
 def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
     def attempt(owner: Any, name: str, count: int) -> int:
         killed_at(owner, name, count)
@@ -101,7 +96,7 @@ def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[
             assert torch.equal(value, states[1]["state_dict"][key]), (name, key)
     for name in ("model/model.safetensors", "model/config.json", "predictions.csv"):
         assert (run / name).read_bytes() == (killed / name).read_bytes(), name
-    assert metrics(run) == metrics(killed)
+    assert logged(run) == logged(killed)
     assert not [path for path in killed.rglob(".*") if path.name not in (".lock",)]
 
 
@@ -135,7 +130,7 @@ def test_a_run_with_own_parts_continues_bitwise(vit: Vit, command: tuple[str, ..
         assert done.status == 0, done.err
     weights = [Path(folder, "model/model.safetensors") for folder in ("whole", "killed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert metrics(Path("whole")) == metrics(Path("killed"))
+    assert logged(Path("whole")) == logged(Path("killed"))
     del sys.modules["own_parts"]
 
 
@@ -151,7 +146,7 @@ def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, .
     assert contents(run) == before
     longer = vit("fit", "--run_dir=whole", "--trainer.max_epochs=9")
     assert longer.status == 0 and "note: resuming whole at step 24 from" in longer.err
-    steps = [int(row["step"]) for row in metrics(run)]
+    steps = [int(row["step"]) for row in logged(run)]
     assert steps == list(range(3 * 9 + 1))  # the last row is of the test
     before = contents(run)
     for lowered in ("--epochs=2", "--steps=5", "--trainer.max_time=00:00:00:01", "--patience=3"):
@@ -343,7 +338,7 @@ def test_a_resume_from_best_takes_every_step_once(
     step = read_checkpoint(run / "checkpoints/best.ckpt")["global_step"]
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9", *more)
     assert done.status == 0, done.err
-    assert [int(row["step"]) for row in metrics(run)] == list(range(27 + validates))
+    assert [int(row["step"]) for row in logged(run)] == list(range(27 + validates))
     assert read_checkpoint(run / "checkpoints/last.ckpt")["global_step"] == 27
     assert json.loads((run / "summary.json").read_text())["resumed_at"] == step
 
@@ -359,7 +354,7 @@ def test_a_damaged_last_checkpoint_is_reported_and_best_resumed(
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9")
     assert done.status == 0, done.err
     assert "note: whole/checkpoints/last.ckpt is damaged" in done.err
-    assert "best.ckpt" in done.err and metrics(run)
+    assert "best.ckpt" in done.err and logged(run)
     best = unfinished(run) / "checkpoints/best.ckpt"
     best.write_bytes(best.read_bytes()[:-30])
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=10")
@@ -392,10 +387,10 @@ def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -
     assert done.status == 0 and "stopped early: val/acc1" in done.err
     unfinished(Path("run"))  # killed after the stop
     done = vit(*command, *more, "--patience=2")
-    assert done.status == 0 and len(metrics(Path("run"))) == 3 * 3
+    assert done.status == 0 and len(logged(Path("run"))) == 3 * 3
     done = vit(*command, *more, "--patience=5")
     assert done.status == 0 and "not improved in 5 validations" in done.err
-    assert len(metrics(Path("run"))) == 3 * 6
+    assert len(logged(Path("run"))) == 3 * 6
     before = contents(Path("run"))
     assert "stays as it is" in vit(*command, *more, "--patience=4").out
     assert contents(Path("run")) == before

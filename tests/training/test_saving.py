@@ -1,4 +1,3 @@
-import csv
 import os
 import random
 import shutil
@@ -13,6 +12,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback, Timer
 from torch.utils.data import DataLoader
 
+from tests.command import logged
 from tests.killing import in_child, killed_at
 from vit.extensions.recipes.ema import EMA
 from vit.training.callbacks.stopping import StopTogether
@@ -191,11 +191,6 @@ ALWAYS = {
 }
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-
-
 @pytest.mark.timeout(240)  # epochs without a step have no end
 @pytest.mark.parametrize("limits", LIMITS)
 def test_a_stop_or_a_kill_at_any_moment_changes_nothing(
@@ -240,7 +235,7 @@ def test_a_stop_or_a_kill_at_any_moment_changes_nothing(
         assert after[2] == whole[2], case
         for name, value in whole[1].items():
             assert torch.equal(value, after[1][name]), (*case, name)
-        assert rows(folder) == rows(tmp_path / "whole"), case
+        assert logged(folder) == logged(tmp_path / "whole"), case
         best = [path / "best.ckpt" for path in (folder, tmp_path / "whole")]
         assert best[0].is_file() == best[1].is_file(), case
         if best[0].is_file():
