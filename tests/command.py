@@ -64,6 +64,16 @@ def coloured(root: Path) -> Path:
     return root
 
 
+def parts(photos: Path, *names: str) -> Path:
+    """The twelve pictures of each class in one folder per split, in equal shares."""
+    root = Path("split")
+    for path in photos.rglob("*.jpg"):
+        place = root / names[int(path.stem) * len(names) // 12] / path.parent.name / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(place)
+    return root
+
+
 def saved(
     folder: Path,
     classes: list[str] | None = CLASSES,
@@ -87,6 +97,12 @@ def table(file: Path | str) -> list[dict[str, str]]:
     """The rows of a CSV file."""
     with open(file, newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
+
+
+def logged(run: Path) -> list[dict[str, str]]:
+    """The rows of metrics.csv, without their times."""
+    rows = table(run / "metrics.csv")
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,8 +1,9 @@
-"""Data and models for tests, with the options of their groups given flat."""
+"""Data and models for tests, with the options of their groups given flat; a silent Trainer."""
 
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 
 from vit.data.module import ImageData
 from vit.data.settings import Loading, Splitting
@@ -28,6 +29,23 @@ def image_data(*args: Any, **options: Any) -> ImageData:
 def image_classifier(*args: Any, **options: Any) -> ImageClassifier:
     """`layer_decay=0.5` for `learning=Learning(layer_decay=0.5)`, and so on."""
     return ImageClassifier.of(*args, **_grouped(options, learning=Learning))
+
+
+def silent_trainer(**options: Any) -> Trainer:
+    """A Trainer on the CPU that prints and logs nothing, and saves by its callbacks alone."""
+    saves = any("Checkpoint" in type(c).__name__ for c in options.get("callbacks", ()))
+    silent: dict[str, Any] = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": saves,
+        "use_distributed_sampler": False,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+    }
+    return Trainer(**{**silent, **options})
 
 
 def tuned(pretrained: str, *, seed: int = 0, **options: Any) -> Any:

@@ -2,10 +2,14 @@
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from vit.cli.main import main
 
 
 def killed_at(owner: Any, name: str, count: int, sent: int = signal.SIGKILL) -> None:
@@ -34,3 +38,16 @@ def in_child(work: Callable[[], Any]) -> int:
     child.join()
     assert child.exitcode is not None
     return child.exitcode
+
+
+def with_small_files(most: int, *words: str) -> tuple[int, str]:
+    """Status and last line of a command in a process whose files may have so many bytes."""
+
+    def limited() -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        with open("err.txt", "w") as sys.stderr:
+            return main([*words])
+
+    status = in_child(limited)
+    return status, Path("err.txt").read_text().splitlines()[-1]

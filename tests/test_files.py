@@ -2,16 +2,12 @@
 
 import errno
 import pickle
-import resource
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.command import coloured, saved
-from tests.killing import in_child
-from vit.cli.main import main
+from tests.killing import with_small_files
 from vit.errors import UserError
 from vit.writing import atomic, write_json
 
@@ -52,16 +48,8 @@ def test_a_file_that_may_not_grow_is_named(
     places = {"MODEL": saved(tmp_path / "model"), "PHOTOS": coloured(tmp_path / "photos")}
     words = [str(places.get(word, word)) for word in command.split()]
     monkeypatch.chdir(tmp_path)
-
-    def limited() -> int:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
-        with open("err.txt", "w") as sys.stderr:
-            return main(words)
-
-    assert in_child(limited) == 1
-    *_, line = Path("err.txt").read_text().splitlines()
-    assert "File too large" in line and file in line, line
+    status, line = with_small_files(1500, *words)
+    assert status == 1 and "File too large" in line and file in line, line
 
 
 def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -194,24 +192,3 @@ def test_dict_survives_json():
 def test_impossible_value_is_a_user_error(values, message):
     with pytest.raises(UserError, match=message.replace("|", r"\|")):
         Preprocess.from_dict(values)
-
-
-def test_only_torch_and_pillow_are_needed(tmp_path):
-    path = tmp_path / "image.png"
-    noise(40, 50).save(path)
-    code = (
-        "import sys, warnings\n"
-        "for name in ('numpy', 'torchvision', 'lightning'): sys.modules[name] = None\n"
-        "warnings.simplefilter('ignore')\n"  # torch itself warns that numpy is missing
-        "import torch\n"
-        "warnings.simplefilter('error')\n"
-        "from vit.data.decode import open_image\n"
-        "from vit.preprocessing import Preprocess\n"
-        "preprocess = Preprocess(image_size=(28, 28), crop_fraction=0.875)\n"
-        f"image = preprocess(open_image({str(path)!r}))\n"
-        "print(image.long().sum().item(), preprocess.normalize(image[None]).shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    expected = torchvision_preprocess(32, 28, "bilinear")(noise(40, 50)).long().sum().item()
-    assert done.stdout.strip() == f"{expected} torch.Size([1, 3, 28, 28])"

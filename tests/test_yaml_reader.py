@@ -61,21 +61,8 @@ def test_a_file_that_holds_no_options_is_named(tmp_path: Path) -> None:
             read_options(tmp_path / "wrong.yaml")
 
 
-NAMES = [
-    "0",
-    "1.5",
-    "1.50",
-    "1e-3",
-    ".5",
-    "-1",
-    "0x1F",
-    "1_000",
-    "12:30",
-    "2024-01-01",
-    "null",
-    "~",
-]
-NAMES += ["no", "yes", "on", "True", "a", "é", "it's", "<", "1.5.2"]
+NAMES = "0 1.5 1.50 1e-3 .5 -1 0x1F 1_000 12:30 2024-01-01 null ~ no yes on True".split()
+NAMES += ["a", "é", "it's", "<", "1.5.2"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,9 +1,8 @@
-"""Options with values that nobody chose: one line of complaint, or a run that goes by them."""
+"""Options with values that nobody chose: one line of complaint, or what was typed."""
 
 import math
 import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonargparse import Namespace
 
-from tests.command import TINY, Vit, table
 from vit.errors import UserError
 from vit.runs.options import Options
 from vit.runs.short_names import Words
@@ -134,37 +132,6 @@ def test_a_value_is_refused_in_one_line_or_stands_in_the_configuration(
         assert same(architecture[name.rsplit(".", 1)[-1]], text)
     else:
         assert same(config.get(place), text), (config.get(place), text)
-
-
-# Values of a size that a run can take, on both sides of what is allowed.
-SMALL = st.sampled_from(["0", "1", "2", "3", "-1", "0.5", "1.0", "0.01", "true", "false", "null"])
-RUNS = sorted(
-    name
-    for name in NAMES
-    if not any(part in name for part in ("compile", "num_nodes", "devices", "num_workers"))
-)
-
-
-@cases(4)
-@given(options=st.lists(st.tuples(st.sampled_from(RUNS), SMALL), min_size=1, max_size=3))
-def test_a_short_run_ends_in_one_line_or_with_a_finite_loss(
-    vit: Vit, options: list[tuple[str, str]]
-) -> None:
-    folder = Path(f"run{len(list(Path().glob('run*')))}")
-    typed = [f"--{name}={value}" for name, value in options]
-    ends = ["--trainer.max_steps=2", "--trainer.log_every_n_steps=1", f"--run_dir={folder}"]
-    # The digits in a few batches; what is typed comes after the model's size and before the end.
-    done = vit("fit", "-c", "quickstart", *TINY, "--data.batch_size=400", *typed, *ends)
-    assert done.status in (0, 2), done.err
-    if done.status == 2:
-        assert done.err.splitlines()[-1].startswith("vit: "), done.err
-        return
-    if not folder.exists():
-        assert any("fast_dev_run" in option for option in typed)
-        return
-    rows = table(folder / "metrics.csv")
-    losses = [float(row["train/loss"]) for row in rows if row.get("train/loss")]
-    assert losses and all(map(math.isfinite, losses)), typed
 
 
 def test_the_fuzzer_knows_the_options() -> None:

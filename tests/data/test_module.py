@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
-from tests.grouped import image_data
+from tests.grouped import image_data, silent_trainer
 from vit.data.module import ImageData, InputFormat, Sampling
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -37,8 +37,7 @@ class Recorder(LightningModule):
         return self._note("train", batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if not self.trainer.sanity_checking:
-            self._note("val", batch)
+        self._note("val", batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         self._note("test", batch)
@@ -60,14 +59,7 @@ class Count(Callback):
 
 
 def trainer(**options: Any) -> Trainer:
-    silent = {
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-    }
-    fixed = {"accelerator": "cpu", "use_distributed_sampler": False, "callbacks": [Count()]}
-    return Trainer(**{**silent, **fixed, **options})
+    return silent_trainer(**{"callbacks": [Count()], **options})
 
 
 @pytest.fixture
@@ -220,9 +212,7 @@ def test_resume_sees_exactly_the_rest(num_workers, ends, photos, tmp_path):
 
     whole = Recorder()
     saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
-    trainer(max_epochs=3, callbacks=[Count(), saver], enable_checkpointing=True).fit(
-        whole, datamodule=new()
-    )
+    trainer(max_epochs=3, callbacks=[Count(), saver]).fit(whole, datamodule=new())
     assert len(whole.seen["train"]) == 18
     for done in ends:  # of 6 batches per epoch
         rest = Recorder()

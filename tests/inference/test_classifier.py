@@ -198,13 +198,6 @@ def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
         vit.load(tmp_path)
 
 
-def test_an_unfinished_run_names_the_resume_command(tmp_path: Path) -> None:
-    (tmp_path / "my run").mkdir()
-    (tmp_path / "my run" / "config.yaml").write_text("")
-    with pytest.raises(UserError, match=r"continue it: vit fit --run_dir '.*my run'$"):
-        vit.load(tmp_path / "my run")
-
-
 ANSWERED: dict[str, dict[str, Any]] = {
     "yes or no": {"problem_type": "multi_label_classification"},
     "threshold": {"label_thresholds": [0.25]},

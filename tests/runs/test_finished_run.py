@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.command import TINY, Vit, table
+from tests.command import TINY, Vit, parts, table
 from vit.label_tree import LabelTree
 from vit.runs.scoring import CollectPredictions
 
@@ -67,12 +67,7 @@ def exported_logits(vit: Vit, score: float) -> None:
 def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_classify(
     vit: Vit, photos: Path
 ) -> None:
-    root = Path("split")
-    for path in sorted(photos.rglob("*.jpg")):
-        part = "val" if path.stem in ("10", "11") else "train"
-        target = root / part / path.parent.name / path.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(target)
+    root = parts(photos, *["train"] * 5, "val")
     done = vit("fit", "-c", "cifar10", "--data", root, "--steps", "2", "--run-dir=run", *TINY)
     assert done.status == 0 and "report         file:///" in done.out
     score = json.loads(Path("run/summary.json").read_text())["metrics"]["val/acc1"]

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tests.command import TINY, Vit, saved
+from tests.command import TINY, Vit, parts, saved
 from vit.models.embedding import PatchEmbed
 
 
@@ -27,16 +27,6 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Any:
     hook = register_module_forward_pre_hook(count)
     yield counts
     hook.remove()
-
-
-def parts(photos: Path, *names: str) -> Path:
-    """The twelve pictures of each class in one folder per split, in equal shares."""
-    root = Path("split")
-    for path in photos.rglob("*.jpg"):
-        place = root / names[int(path.stem) * len(names) // 12] / path.parent.name / path.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(place)
-    return root
 
 
 OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")

@@ -1,7 +1,8 @@
+import csv
+
 import numpy as np
 import pytest
 
-from tests.command import table
 from vit.runs.predictions import write_csv
 
 CLASSES = [f"class {i}" for i in range(10)]
@@ -9,7 +10,8 @@ CLASSES = [f"class {i}" for i in range(10)]
 
 def rows_of(file, *arguments, **options):
     write_csv(file, *arguments, **options)
-    return table(file)
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
 
 
 def test_predictions_csv_has_one_row_an_image_with_its_most_probable_classes(tmp_path, few, answer):

@@ -45,6 +45,13 @@ def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:
     assert not Path("runs").exists()
 
 
+def several(photos: Path) -> Path:
+    """A list of the photos with two labels each."""
+    rows = [f"{p},{p.parent.name}|any" for p in sorted(photos.rglob("*.jpg"))]
+    Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    return Path("several.csv")
+
+
 def rare(photos: Path) -> Path:
     """A list of the photos with one in five of the class red."""
     rows = [(path, path.parent.name) for path in sorted(photos.rglob("*.jpg"))]
@@ -80,9 +87,7 @@ def test_rare_classes_are_noted_and_weights_reach_the_fitted_head(
 def test_thresholds_come_from_images_left_out_of_the_fit_or_from_val(
     vit: Vit, photos: Path, encoder: Path
 ) -> None:
-    rows = [f"{p},{p.parent.name}|any" for p in sorted(photos.rglob("*.jpg"))]
-    Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
-    data = ("--data.root=several.csv", "--model.pretrained", encoder, *OPTIONS)
+    data = ("--data.root", several(photos), "--model.pretrained", encoder, *OPTIONS)
     for name, options in {
         "left-out": ("-c", "probe", "--data.splits.val_fraction=0"),
         "val": ("-c", "probe", "--data.splits.val_fraction=0.3"),
@@ -117,10 +122,8 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
     assert names == ["blue", "grün", "red"] and new["head.weight"][2].any()
     for name in ("head.weight", "head.bias"):
         torch.testing.assert_close(new[name][:2], old[name])
-    rows = [f"{p},{p.parent.name}|any" for p in sorted(photos.rglob("*.jpg"))]
-    Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
-    several = vit("fit", "-c", "probe", *data, "--data.root=several.csv", "--run_dir=several")
-    assert several.status == 0 and "new: 'any', 'red'" in several.err, several.err
+    done = vit("fit", "-c", "probe", *data, "--data.root", several(photos), "--run_dir=several")
+    assert done.status == 0 and "new: 'any', 'red'" in done.err, done.err
 
 
 def test_a_head_of_other_classes_is_fitted_whatever_their_number(vit: Vit, photos: Path) -> None:

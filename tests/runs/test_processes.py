@@ -1,6 +1,5 @@
 """Several processes: those that the run does not know of, that differ, or that end."""
 
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.command import TINY
+from tests.killing import in_child
 from tests.runs.pair import pair
 from vit.cli.main import main
 from vit.errors import UserError
@@ -90,14 +90,12 @@ def test_a_refused_start_of_two_processes_leaves_nothing(
 def test_a_process_that_ends_before_it_joins_ends_the_run_in_one_line(
     end: str, status: int, named: str, tmp_path: Path, photos: Path
 ) -> None:
-    def fit() -> None:
+    def fit() -> int:
         sys.stderr, start = open(tmp_path / "err.txt", "w"), subprocess.Popen
         subprocess.Popen = lambda *_, **__: start(["sh", "-c", end])  # pyright: ignore
         os.chdir(tmp_path)
-        os._exit(main(["fit", "-c", "cifar10", f"--data.root={photos}", *TINY, *TWO]))
+        return main(["fit", "-c", "cifar10", f"--data.root={photos}", *TINY, *TWO])
 
-    parent = multiprocessing.get_context("fork").Process(target=fit)
-    parent.start()
-    parent.join()
+    assert in_child(fit) == status
     *_, line = (tmp_path / "err.txt").read_text().splitlines()
-    assert parent.exitcode == status and line.startswith("vit: process ") and named in line
+    assert line.startswith("vit: process ") and named in line

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import sys
@@ -18,8 +17,8 @@ import torch
 
 import vit.extensions.reports.finisher
 import vit.runs.finish
-from tests.command import TINY, Vit, coloured, contents, saved, table
-from tests.killing import in_child, killed_at
+from tests.command import TINY, Vit, coloured, contents, logged, saved, table
+from tests.killing import in_child, killed_at, with_small_files
 from vit.cli.main import main
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
@@ -79,11 +78,6 @@ KILLS = [
 ]
 
 
-def metrics(folder: Path) -> list[dict[str, str]]:
-    rows = table(folder / "metrics.csv")
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-
-
 def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
     def attempt(owner: Any, name: str, count: int) -> int:
         killed_at(owner, name, count)
@@ -103,49 +97,29 @@ def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[
             assert torch.equal(value, states[1]["state_dict"][key]), (name, key)
     for name in ("model/model.safetensors", "model/config.json", "predictions.csv"):
         assert (run / name).read_bytes() == (killed / name).read_bytes(), name
-    assert metrics(run) == metrics(killed)
+    assert logged(run) == logged(killed)
     assert not [path for path in killed.rglob(".*") if path.name not in (".lock",)]
 
 
 PARTS = """
 import random
-from torch.nn import Module, functional
+from torch.nn import functional
 
 class Turn:
     def __init__(self, most: float = 3): self.most = most
     def __call__(self, image): return image.rotate(random.uniform(0, self.most))
 
-def turn(image): return Turn()(image)
-
-class Loss(Module):
-    def forward(self, logits, targets):
-        if targets.dim() == 1:
-            return functional.multi_margin_loss(logits, targets)
-        return functional.mse_loss(logits, targets)
-
-def loss(logits, targets): return Loss()(logits, targets)
+def loss(logits, targets): return functional.mse_loss(logits, targets)
 """
-OWN = {
-    "classes": ("Turn", "--data.augment.extra.most=9", "Loss"),
-    "functions": ("turn", "--model.mixing.mixup=0.2", "loss"),
-}
 
 
-def with_own_parts(command: tuple[str, ...], kind: str) -> list[str]:
-    """The command with a change and a loss from a file; two epochs."""
-    Path(f"{kind}.py").write_text(PARTS)  # another name, as a process imports a module once
-    change, option, loss = OWN[kind]
-    return [
-        *command, f"--data.augment.extra={kind}.{change}", option, "--trainer.max_epochs=2",
-        f"--model.loss.function={kind}.{loss}", "--model.loss.label_smoothing=0",
+def test_a_run_with_own_parts_continues_bitwise(vit: Vit, command: tuple[str, ...]) -> None:
+    Path("own_parts.py").write_text(PARTS)
+    own = [
+        *command, "--data.augment.extra=own_parts.Turn", "--data.augment.extra.most=9",
+        "--model.loss.function=own_parts.loss", "--model.loss.label_smoothing=0",
+        "--model.mixing.mixup=0.2", "--trainer.max_epochs=2", "--data.loading.num_workers=1",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_a_run_with_own_parts_continues_bitwise(
-    kind: str, vit: Vit, command: tuple[str, ...]
-) -> None:
-    own = [*with_own_parts(command, kind), "--data.loading.num_workers=1"]
 
     def attempt() -> int:
         killed_at(ImageClassifier, "training_step", 5)
@@ -157,8 +131,8 @@ def test_a_run_with_own_parts_continues_bitwise(
         assert done.status == 0, done.err
     weights = [Path(folder, "model/model.safetensors") for folder in ("whole", "killed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert metrics(Path("whole")) == metrics(Path("killed"))
-    del sys.modules[kind]
+    assert logged(Path("whole")) == logged(Path("killed"))
+    del sys.modules["own_parts"]
 
 
 def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
@@ -173,7 +147,7 @@ def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, .
     assert contents(run) == before
     longer = vit("fit", "--run_dir=whole", "--trainer.max_epochs=9")
     assert longer.status == 0 and "note: resuming whole at step 24 from" in longer.err
-    steps = [int(row["step"]) for row in metrics(run)]
+    steps = [int(row["step"]) for row in logged(run)]
     assert steps == list(range(3 * 9 + 1))  # the last row is of the test
     before = contents(run)
     for lowered in ("--epochs=2", "--steps=5", "--trainer.max_time=00:00:00:01", "--patience=3"):
@@ -365,7 +339,7 @@ def test_a_resume_from_best_takes_every_step_once(
     step = read_checkpoint(run / "checkpoints/best.ckpt")["global_step"]
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9", *more)
     assert done.status == 0, done.err
-    assert [int(row["step"]) for row in metrics(run)] == list(range(27 + validates))
+    assert [int(row["step"]) for row in logged(run)] == list(range(27 + validates))
     assert read_checkpoint(run / "checkpoints/last.ckpt")["global_step"] == 27
     assert json.loads((run / "summary.json").read_text())["resumed_at"] == step
 
@@ -381,7 +355,7 @@ def test_a_damaged_last_checkpoint_is_reported_and_best_resumed(
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9")
     assert done.status == 0, done.err
     assert "note: whole/checkpoints/last.ckpt is damaged" in done.err
-    assert "best.ckpt" in done.err and metrics(run)
+    assert "best.ckpt" in done.err and logged(run)
     best = unfinished(run) / "checkpoints/best.ckpt"
     best.write_bytes(best.read_bytes()[:-30])
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=10")
@@ -399,20 +373,11 @@ def test_a_full_disk_leaves_the_checkpoints_whole(
     """A limit on the size of a file stands for the disk; 40 kB are too few for a checkpoint."""
     folder = unfinished(run) / "checkpoints"
     before = contents(folder)
-
-    def limited() -> int:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-        sys.stderr = open("err.txt", "w")
-        status = main([*command, "--run_dir=whole", "--trainer.max_epochs=9"])
-        sys.stderr.flush()
-        return status
-
-    assert in_child(limited) == 1
+    longer = (*command, "--run_dir=whole", "--trainer.max_epochs=9")
+    status, last = with_small_files(40_000, *longer)
+    assert status == 1 and last.startswith("vit: File too large: ")
     assert contents(folder) == before
-    last = Path("err.txt").read_text().splitlines()[-1]
-    assert last.startswith("vit: File too large: ") and "Traceback" not in last
-    done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9")
+    done = vit(*longer)
     assert done.status == 0, done.err
 
 
@@ -423,10 +388,10 @@ def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -
     assert done.status == 0 and "stopped early: val/acc1" in done.err
     unfinished(Path("run"))  # killed after the stop
     done = vit(*command, *more, "--patience=2")
-    assert done.status == 0 and len(metrics(Path("run"))) == 3 * 3
+    assert done.status == 0 and len(logged(Path("run"))) == 3 * 3
     done = vit(*command, *more, "--patience=5")
     assert done.status == 0 and "not improved in 5 validations" in done.err
-    assert len(metrics(Path("run"))) == 3 * 6
+    assert len(logged(Path("run"))) == 3 * 6
     before = contents(Path("run"))
     assert "stays as it is" in vit(*command, *more, "--patience=4").out
     assert contents(Path("run")) == before

@@ -312,8 +312,3 @@ def test_the_record_is_found_from_wherever_the_weights_are_named(
     without = f"{weights} has no record of its training images" in done.err
     monkeypatch.chdir(tmp_path)
     assert without if way == "alone" else not names(vit, "runs/c", "test") & learned
-
-
-def test_few_images_that_were_not_learned_are_shared_by_val_and_test(vit: Vit, home: Path) -> None:
-    done = tuned(vit, home, "runs/a", "runs/c", "--data.splits.val_fraction=0.1")
-    assert done.status == 0 and "train 54, val 3, test 3" in done.err

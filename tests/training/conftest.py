@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback
 from PIL import Image
 
-from tests.grouped import image_classifier, image_data
+from tests.grouped import image_classifier, image_data, silent_trainer
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
 from vit.training.image_classifier import ImageClassifier
@@ -90,21 +90,7 @@ def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
     """A Trainer on the CPU that prints and logs nothing."""
 
     def make(**options: Any) -> Trainer:
-        silent: dict[str, Any] = {
-            "accelerator": "cpu",
-            "devices": 1,
-            "logger": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "enable_checkpointing": False,
-            "use_distributed_sampler": False,
-            "num_sanity_val_steps": 0,
-            "log_every_n_steps": 1,
-            "default_root_dir": str(tmp_path),
-        }
-        if any("Checkpoint" in type(c).__name__ for c in options.get("callbacks", ())):
-            silent["enable_checkpointing"] = True
-        return Trainer(**{**silent, **options})
+        return silent_trainer(**{"default_root_dir": str(tmp_path), **options})
 
     return make
 

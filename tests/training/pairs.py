@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback
 
+from tests.grouped import silent_trainer
 from tests.processes import together
 from vit.cli.main import _status
 from vit.data.module import ImageData, InputFormat
@@ -98,20 +99,8 @@ def make_data(photos: str, batch_size: int) -> ImageData:
 
 
 def make_trainer(processes: int, **options: Any) -> Trainer:
-    return Trainer(
-        accelerator="cpu",
-        devices=processes,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **{
-            "strategy": "ddp" if processes > 1 else "auto",
-            "enable_checkpointing": False,
-            **options,
-        },
-    )
+    strategy = "ddp" if processes > 1 else "auto"
+    return silent_trainer(devices=processes, strategy=strategy, **options)
 
 
 def train_and_score(photos: str, processes: int, out: str) -> None:
@@ -139,7 +128,7 @@ def fit_and_test(photos: str, folder: str, place: str, rank: int, number: int) -
     if os.environ["RANK"] == str(rank):
         callbacks.insert(0, SignalAt(place, number))
     data, model = make_data(photos, 4), make_model()
-    trainer = make_trainer(2, max_epochs=1, callbacks=callbacks, enable_checkpointing=True)
+    trainer = make_trainer(2, max_epochs=1, callbacks=callbacks)
     try:
         with handled(), ending_together(trainer, ChildrenAlive()):
             trainer.fit(model, data)

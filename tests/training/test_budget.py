@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, Timer
 
-from vit.training.budget import step_budget, time_limit, time_used
+from vit.training.budget import step_budget
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -91,12 +91,3 @@ def test_a_time_limit_ends_the_decay(make_data, make_model, make_trainer) -> Non
     assert trainer.global_step == 4
     # The rate is set after each step, before the callback moves the clock on.
     assert rates == pytest.approx([1e-3, 1e-3, 0.75e-3, 0.5e-3])
-
-
-def test_share_of_the_time_used(make_trainer) -> None:
-    timer = Timer(timedelta(seconds=100))
-    for offset, share in ((25, 0.25), (250, 1.0)):
-        timer._offset = offset
-        assert time_used(timer) == pytest.approx(share)
-    assert time_limit(make_trainer(callbacks=[Timer()])) is None
-    assert time_limit(make_trainer(max_time={"hours": 1})) is not None

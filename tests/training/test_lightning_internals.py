@@ -1,6 +1,5 @@
 """Lightning's private parts are what vit/training/lightning_internals.py takes them for."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from tests.killing import in_child
 from vit.training.lightning_internals import ignore_signals, place_loops, take_children
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -80,10 +80,7 @@ def launch_a_child_that_fails() -> None:
 
 
 def test_a_child_that_was_taken_and_fails_leaves_its_parent_alive() -> None:
-    parent = multiprocessing.get_context("fork").Process(target=launch_a_child_that_fails)
-    parent.start()
-    parent.join()
-    assert parent.exitcode == 7
+    assert in_child(launch_a_child_that_fails) == 7
 
 
 def names(state: Any) -> Any:

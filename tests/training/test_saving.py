@@ -1,5 +1,3 @@
-import csv
-import multiprocessing
 import os
 import random
 import shutil
@@ -14,7 +12,8 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback, Timer
 from torch.utils.data import DataLoader
 
-from tests.killing import killed_at
+from tests.command import logged
+from tests.killing import in_child, killed_at
 from vit.extensions.recipes.ema import EMA
 from vit.training.callbacks.stopping import StopTogether
 from vit.training.csv_log import MetricsCsv
@@ -192,11 +191,6 @@ ALWAYS = {
 }
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-
-
 @pytest.mark.timeout(240)  # epochs without a step have no end
 @pytest.mark.parametrize("limits", LIMITS)
 def test_a_stop_or_a_kill_at_any_moment_changes_nothing(
@@ -241,7 +235,7 @@ def test_a_stop_or_a_kill_at_any_moment_changes_nothing(
         assert after[2] == whole[2], case
         for name, value in whole[1].items():
             assert torch.equal(value, after[1][name]), (*case, name)
-        assert rows(folder) == rows(tmp_path / "whole"), case
+        assert logged(folder) == logged(tmp_path / "whole"), case
         best = [path / "best.ckpt" for path in (folder, tmp_path / "whole")]
         assert best[0].is_file() == best[1].is_file(), case
         if best[0].is_file():
@@ -282,12 +276,7 @@ def test_a_kill_at_any_step_of_a_save_leaves_a_whole_checkpoint(
     place: str, count: int, expected: float, tmp_path: Path
 ) -> None:
     path = tmp_path / "last.ckpt"
-    child = multiprocessing.get_context("fork").Process(
-        target=save_and_die, args=(path, place, count)
-    )
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    assert in_child(lambda: save_and_die(path, place, count)) == -signal.SIGKILL
     check_archive(path)
     assert value(path) == expected
     remove_orphans(tmp_path)
