@@ -154,7 +154,7 @@ def _show(
     predictions: "Predictions | None",
     out: Path | None,
 ) -> None:
-    from vit.runs.closing import headline
+    from vit.runs.finish import headline
     from vit.runs.scoring import thresholds_of
 
     classes, thresholds = subject.data.classes, thresholds_of(model)

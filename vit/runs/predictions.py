@@ -9,8 +9,6 @@ import numpy as np
 
 FILE = "predictions.npz"
 """Of a run: those of its final score, without sets, the `split`, and `thresholds` if any."""
-THRESHOLD = 0.5
-"""Probability above which a class is predicted in multi-label data, where none was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +57,3 @@ class Predictions:
     def accuracy_above(self) -> list[float]:
         """Share of images whose most probable node is right, of each level above the classes."""
         return [] if self.level_hits is None else self.level_hits.mean(0)[:-1].tolist()
-
-    def probabilities(self) -> np.ndarray:
-        """(n, k) in class order, of multi-label data."""
-        table = np.empty_like(self.top_probabilities)
-        np.put_along_axis(table, self.top_classes, self.top_probabilities, axis=1)
-        return table
-
-    def chosen(self, thresholds: np.ndarray | None) -> np.ndarray:
-        """(n, k) true where a class of multi-label data is above its threshold (k,)."""
-        return self.probabilities() > (THRESHOLD if thresholds is None else thresholds)

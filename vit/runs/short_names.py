@@ -5,6 +5,7 @@ Imports nothing heavy: a mistake in a name is reported at once. Values are left 
 constructors.
 """
 
+import json
 import re
 from functools import cached_property
 from pathlib import Path
@@ -38,20 +39,7 @@ WITHOUT_DOT = (
     *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
 )
 """Other options without a dot."""
-OTHER_WORDS = {
-    "batch": "batch_size",
-    "data_dir": "data",
-    "data_path": "data",
-    "img_size": "image_size",
-    "imgsz": "image_size",
-    "learning_rate": "lr",
-    "model_name": "arch",
-    "num_train_epochs": "epochs",
-    "output_dir": "run_dir",
-    "weight_decay": "model.optimizer.weight_decay",
-    "weights": "pretrained",
-    "workers": "data.loading.num_workers",
-}
+OTHER_WORDS: dict[str, str] = json.loads(Path(__file__).with_name("other_words.json").read_bytes())
 """What timm, ultralytics, transformers and Lightning call an option -> its name here."""
 LOGGERS = {
     "tensorboard": ("TensorBoardLogger", {"name": "tensorboard", "version": "events"}),

@@ -11,6 +11,7 @@ from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.multilabel.average_precision import average_precision
 from vit.extensions.reports.intervals import Paired
+from vit.extensions.reports.scores import class_probabilities
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
 
@@ -82,7 +83,7 @@ def _by_images(first: Predictions, second: Predictions) -> dict[str, Any]:
 def _by_labels(first: Predictions, second: Predictions) -> dict[str, Any]:
     """Mean average precision: the same draws of images, with replacement, for both."""
     labels = torch.from_numpy(np.ascontiguousarray(first.labels.T)).long()
-    both = [torch.from_numpy(p.probabilities().T.copy()) for p in (first, second)]
+    both = [torch.from_numpy(class_probabilities(p).T.copy()) for p in (first, second)]
     random, gains = np.random.default_rng(SEED), []
     every = torch.arange(len(first))
     with Meter("bootstrap", RESAMPLES, "draws") as meter:

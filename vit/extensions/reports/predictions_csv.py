@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vit.extensions.reports.scores import predicted_labels
 from vit.runs.predictions import Predictions
 from vit.writing import atomic, for_spreadsheet
 
@@ -31,7 +32,7 @@ def write_csv(
     head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
     count = min(CSV_TOP, predictions.top_classes.shape[1])
     head += [f"{name}_{i}" for i in range(2, count + 1) for name in ("predicted", "probability")]
-    chosen = predictions.chosen(thresholds) if predictions.multilabel else None
+    chosen = predicted_labels(predictions, thresholds) if predictions.multilabel else None
     if chosen is not None:
         head.append("predicted_labels")
     # A pipe or a device such as /dev/stdout must not be replaced by a file.

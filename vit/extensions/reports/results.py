@@ -21,6 +21,7 @@ from vit.extensions.reports.reliability import Reliability, reliability
 from vit.extensions.reports.report import SPLIT_NAMES, write_page
 from vit.extensions.reports.scores import (
     ClassScores,
+    class_probabilities,
     class_scores,
     confusion_matrix,
     errors,
@@ -266,7 +267,7 @@ def _reliability(predictions: Predictions) -> Reliability:
     """Reliability of the most probable class, or of all classes of multi-label data."""
     if predictions.multilabel:
         labels = (predictions.labels > 0).ravel()
-        return reliability(predictions.probabilities().ravel(), labels)
+        return reliability(class_probabilities(predictions).ravel(), labels)
     return reliability(predictions.top_probabilities[:, 0], predictions.hits())
 
 

@@ -10,10 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from vit.runs.predictions import THRESHOLD, Predictions
+from vit.runs.predictions import Predictions
 
 MOST_PRINTED = 50
 """Classes that a terminal shows; of more, those with the lowest average precision."""
+THRESHOLD = 0.5
+"""Probability above which a class is predicted in multi-label data, where none was chosen."""
+
+
+def class_probabilities(predictions: Predictions) -> np.ndarray:
+    """(n, k) in class order, of multi-label data."""
+    table = np.empty_like(predictions.top_probabilities)
+    np.put_along_axis(table, predictions.top_classes, predictions.top_probabilities, axis=1)
+    return table
+
+
+def predicted_labels(predictions: Predictions, thresholds: np.ndarray | None) -> np.ndarray:
+    """(n, k) true where a class of multi-label data is above its threshold (k,)."""
+    return class_probabilities(predictions) > (THRESHOLD if thresholds is None else thresholds)
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
@@ -51,11 +65,11 @@ def class_scores(
     """Precision, recall and F1 of each class; of multi-label data at its threshold (k,)."""
     multilabel: dict[str, np.ndarray] = {}
     if predictions.multilabel:
-        labels, chosen = predictions.labels > 0, predictions.chosen(thresholds)
+        labels, chosen = predictions.labels > 0, predicted_labels(predictions, thresholds)
         hits, predicted, count = (table.sum(0) for table in (labels & chosen, chosen, labels))
         if thresholds is None:
             thresholds = np.full(num_classes, THRESHOLD)
-        areas = average_precision(predictions.probabilities(), labels)
+        areas = average_precision(class_probabilities(predictions), labels)
         multilabel = {"average_precision": areas, "threshold": thresholds}
     else:
         labels, first = predictions.labels, predictions.top_classes[:, 0]
@@ -100,8 +114,8 @@ def errors(
     Multi-label: the most probable class above its threshold that the image does not have.
     """
     if predictions.multilabel:
-        wrong = predictions.chosen(thresholds) & ~(predictions.labels > 0)
-        probabilities = np.where(wrong, predictions.probabilities(), -1.0)
+        wrong = predicted_labels(predictions, thresholds) & ~(predictions.labels > 0)
+        probabilities = np.where(wrong, class_probabilities(predictions), -1.0)
         predicted, rows = probabilities.argmax(axis=1), np.flatnonzero(wrong.any(axis=1))
         confidence = probabilities.max(axis=1)
     else:
