@@ -144,7 +144,7 @@ TABLES: dict[str, dict[str, str]] = {
     # What a report shows beside an error -> vit.extensions.reports.results.Glance.
     "glances": {"attention": "vit.extensions.inspection.looks:glances"},
     # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
-    # data.batch_size=WORD -> vit.runs.batch.BatchByWord.
+    # data.batch_size=WORD -> vit.runs.trainer.BatchByWord.
     "values": {
         "trainer.strategy=fsdp2": "vit.extensions.scale.sharding:ShardedStrategy",
         "data.batch_size=auto": "vit.extensions.scale.batch_trial:batch_by_trial",

@@ -9,8 +9,8 @@ import torch
 
 from tests.command import TINY, Vit
 from vit.errors import UserError
-from vit.runs.batch import naming_a_smaller_batch
 from vit.runs.options import Options
+from vit.runs.trainer import naming_a_smaller_batch
 from vit.training.image_classifier import ImageClassifier
 
 OPTIONS = (*(option for option in TINY if "batch_size" not in option), "--final_split=none")

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-import vit.extensions.reports.finisher
 import vit.runs.finish
 from tests.command import TINY, Vit, coloured, contents, logged, saved, table
 from tests.killing import in_child, killed_at, with_small_files
@@ -74,7 +73,7 @@ KILLS = [
     (os, "replace", 4),
     (vit.runs.finish, "score", 1),
     (vit.runs.finish, "save_native", 1),
-    (vit.extensions.reports.finisher, "write_csv", 1),
+    (vit.runs.finish, "write_json", 1),
 ]
 
 

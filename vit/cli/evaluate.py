@@ -137,7 +137,7 @@ def _show(
     predictions: "Predictions | None",
     out: Path | None,
 ) -> None:
-    from vit.runs.closing import headline
+    from vit.runs.finish import headline
     from vit.runs.predictions import write_csv
     from vit.runs.scoring import thresholds_of
 

@@ -10,10 +10,8 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback, ProgressBar
 
 from vit.console import note, say
 from vit.data.module import ImageData
-from vit.runs.batch import naming_a_smaller_batch
-from vit.runs.closing import closing, limit_option
 from vit.runs.directory import RunDirectory, checkpoints
-from vit.runs.finish import clocks, finish
+from vit.runs.finish import clocks, closing, finish, limit_option
 from vit.runs.finishers import finish_rest
 from vit.runs.first_batch import save_first_batch
 from vit.runs.following import check_held_out
@@ -21,7 +19,13 @@ from vit.runs.lineage import known_by
 from vit.runs.options import Options
 from vit.runs.processes import ChildrenAlive, ending_together, launched
 from vit.runs.resuming import check_continues, check_same
-from vit.runs.trainer import Module, build_trainer, in_one_line, limit_threads_of
+from vit.runs.trainer import (
+    Module,
+    build_trainer,
+    in_one_line,
+    limit_threads_of,
+    naming_a_smaller_batch,
+)
 from vit.signals import Stopped
 from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.callbacks.progress import RunProgress

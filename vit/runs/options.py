@@ -29,13 +29,12 @@ from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE
-from vit.runs.batch import settle_batch
 from vit.runs.following import TEACHER, fill_from_weights, followed
 from vit.runs.lineage import known_by
 from vit.runs.mistakes import check_given, explaining
 from vit.runs.records import Record
 from vit.runs.short_names import RUN_DIRECTORY, Words
-from vit.runs.trainer import SET_HERE, Module, check_arguments, quiet_lightning
+from vit.runs.trainer import SET_HERE, Module, check_arguments, quiet_lightning, settle_batch
 from vit.tables import resolve, rows
 from vit.training.callbacks.stopping import Patience
 from vit.training.network_training import ADAMW  # pyright: ignore[reportUnknownVariableType]
@@ -52,7 +51,7 @@ jsonargparse.set_loader("vit", partial(load_yaml, source="an option"), (UserErro
 class Options:
     """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
 
-    own: Sequence[str] = ()
+    objects: Sequence[str] = ()
     """Names of objects of a Python program that are options too; config.yaml has only these."""
 
     def __init__(self, args: list[str] | Words) -> None:
@@ -137,7 +136,7 @@ class Options:
         sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
         if len(sets) > 1:
             raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
-        if not self.own and not named:
+        if not self.objects and not named:
             check_given(self.config.own, "images", "callbacks", "augment")
         check_source(data.dataset, data.root)
 
@@ -206,7 +205,7 @@ class Options:
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
-        hidden = {"own": self.own, "weights": self.weights}  # JSON is YAML
+        hidden = {"own": self.objects, "weights": self.weights}  # JSON is YAML
         return text + "".join(f"{n}: {json.dumps(v)}\n" for n, v in hidden.items() if v)
 
     @cached_property

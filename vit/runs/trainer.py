@@ -1,20 +1,24 @@
-"""Lightning's Trainer: which of its arguments a run takes, and its errors in one line."""
+"""Lightning's Trainer: which of its arguments a run takes, the batch, and errors in one line."""
 
 import logging
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.warnings import disable_possible_user_warnings
 from lightning.pytorch import Callback, Trainer
 
+from vit.data.batches import DEFAULT_BATCH
 from vit.data.module import ImageData
 from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
 from vit.hardware import limit_threads
 from vit.runs.processes import check_launched
+from vit.runs.records import Record
 from vit.tables import resolve, rows
 from vit.training.network_training import NetworkTraining
 
@@ -112,3 +116,47 @@ def quiet_lightning() -> None:
     launcher = "fabric.strategies.launchers.subprocess_script"
     for name in ("pytorch.callbacks.model_summary", "pytorch.profilers.profiler", launcher):
         logging.getLogger(f"lightning.{name}").setLevel(logging.INFO)
+
+
+class BatchByWord(Protocol):
+    """Entry of the table of values for a word in place of the number data.batch_size."""
+
+    def __call__(
+        self, config: Namespace, recipes: list[Record], run: Path | None
+    ) -> list[Callback]:
+        """Callbacks of the run, which choose the number once it is set up; maybe none.
+
+        Replaces the word in `config`, which becomes config.yaml. `run`: the run that is resumed.
+        UserError where the word has no meaning.
+        """
+        ...
+
+
+def settle_batch(config: Namespace, recipes: list[Record], run: Path | None) -> list[Callback]:
+    """Completes data.batch_size in `config`; as BatchByWord if it is a word."""
+    data = config.data
+    row = rows("values").get(f"data.batch_size={data.batch_size}")
+    if row is not None:
+        by_word: BatchByWord = resolve(row)
+        return by_word(config, recipes, run)
+    if data.batch_size is None and data.global_batch is None:
+        data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
+    return []
+
+
+@contextmanager
+def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Generator[None]:
+    """Turns running out of memory into a UserError that names half the batch."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not typed and "DefaultCPUAllocator" not in str(error):
+            raise
+        size, remedy = data.batch_size, "choose a smaller model or image"
+        if size > 1:
+            twice = 2 * trainer.accumulate_grad_batches
+            remedy = f"try --data.batch_size {size // 2}"
+            if data.global_batch is None:
+                remedy += f" --trainer.accumulate_grad_batches {twice}"
+        raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
@@ -35,7 +36,6 @@ from vit.training.learning import Adaptation
 from vit.training.lightning_internals import is_logged
 from vit.training.metrics import SplitMetrics
 from vit.training.optimizers.param_groups import Group, param_groups
-from vit.training.parts import Dividing
 from vit.training.saving import Contents, averages
 from vit.training.schedules import Schedule
 from vit.weights.pretrained import LoadReport, create_model
@@ -198,20 +198,17 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return [guard for guard in self.guards() if type(guard) not in listed]
 
     def configure_model(self) -> None:
-        strategy = self.trainer.strategy
-        sharded = isinstance(strategy, Dividing)
-        whole = self if self._beside() else self.model  # its `forward` takes all parameters
-        if self.compile_network:
-            self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            if sharded or whole is not self.model:
-                for block in sharded_units(whole)[:-1]:
-                    block.compile()
-            else:
-                self._compile()
-        if sharded:
-            strategy.shard(whole)
+        # A strategy that divides the network does so after this hook.
+        if not self.compile_network:
+            return
+        self.compile_network = False  # Lightning calls this hook once per fit, test, ...
+        if self.beside() or isinstance(self.trainer.strategy, ModelParallelStrategy):
+            for block in sharded_units(self)[:-1]:
+                block.compile()
+        else:
+            self._compile()
 
-    def _beside(self) -> list[tuple[str, nn.Parameter]]:
+    def beside(self) -> list[tuple[str, nn.Parameter]]:
         """Named parameters that are not the network's, such as a decoder's."""
         return [pair for pair in self.named_parameters() if not pair[0].startswith("model.")]
 
@@ -270,7 +267,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def make_optimizer(self) -> Any:
         """The optimizer over named groups, without its schedule."""
         groups = param_groups(
-            [*self.model.named_parameters(), *self._beside()],
+            [*self.model.named_parameters(), *self.beside()],
             depth=len(self.model.layer_channels),
             layer_decay=self.layer_decay,
             no_weight_decay=self.model.no_weight_decay(),

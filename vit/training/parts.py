@@ -3,7 +3,6 @@
 The functions take such tensors (DTensor) and ordinary ones, which are whole, and their only part.
 """
 
-from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import TypeVar
 
@@ -13,14 +12,6 @@ from torch import Tensor, nn
 from vit.weights.sealed import full, is_sharded
 
 Value = TypeVar("Value")
-
-
-class Dividing(ABC):
-    """A strategy of Lightning that leaves each process some rows of every weight."""
-
-    @abstractmethod
-    def shard(self, network: nn.Module) -> None:
-        """Divides a network in place, once. UserError for one that cannot be divided."""
 
 
 def local(tensor: Tensor) -> Tensor:

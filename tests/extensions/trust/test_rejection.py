@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from vit.extensions.trust.rejection import DEFAULT, Labelled, choose, risks
 from vit.logistic import STRENGTHS
-from vit.runs.measuring import accuracies
+from vit.runs.scoring import accuracies
 
 RANDOM = np.random.default_rng(0)
 

@@ -27,7 +27,7 @@ class ProgramOptions(Options):
     ) -> None:
         objects = {"images": images, "callbacks": callbacks, "augment": augment}
         self._objects: dict[str, Any] = {name: value for name, value in objects.items() if value}
-        self.own = [*self._objects]
+        self.objects = [*self._objects]
         super().__init__(args)
 
     def resolve(self) -> None:

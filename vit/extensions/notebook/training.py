@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vit.data.sources import SplitName
     from vit.extensions.notebook.program_options import ProgramOptions
     from vit.inference.classifier import Pictures
+    from vit.runs.short_names import Words
     from vit.training.network_training import NetworkTraining
 
 
@@ -146,7 +147,6 @@ def _options(
 
     from vit.data.sources import SPLIT_WORDS
     from vit.extensions.notebook.program_options import ProgramOptions
-    from vit.runs.short_names import Words, in_our_words
     from vit.yaml_reader import flat
 
     for callback in callbacks:
@@ -171,10 +171,17 @@ def _options(
                 "your own module by Lightning's Trainer with vit.ImageData"
             ) from error
         arguments.append(f"--{name}={text}")
+    words = _words(arguments)
+    return ProgramOptions(words, images=images, callbacks=callbacks, augment=augment)
+
+
+def _words(arguments: list[str]) -> "Words":
+    """The words of options, perhaps of other packages."""
+    from vit.runs.short_names import Words, in_our_words
+
     try:
-        words = Words(arguments)
+        return Words(arguments)
     except UserError:
         if (ours := in_our_words(["fit", *arguments])) is None:
             raise
-        words = Words(ours[1:])
-    return ProgramOptions(words, images=images, callbacks=callbacks, augment=augment)
+        return Words(ours[1:])

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.errors import BELOW_ONE, check_range
-from vit.training.parts import Dividing, local
+from vit.training.parts import local
 
 
 class EMA(WeightAveraging):
@@ -32,7 +33,7 @@ class EMA(WeightAveraging):
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and isinstance(trainer.strategy, Dividing):
+        if stage == "fit" and isinstance(trainer.strategy, ModelParallelStrategy):
             # The module is whole until `configure_model`, and cannot be copied after it.
             tensors: Any = {id(p): nn.Parameter(p.to("meta")) for p in pl_module.parameters()}
             tensors[id(pl_module.device_mesh)] = None
@@ -43,7 +44,7 @@ class EMA(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if isinstance(trainer.strategy, Dividing):
+        if isinstance(trainer.strategy, ModelParallelStrategy):
             assert self._average_model is not None
             state = pl_module.state_dict().items()
             shards = {name: t.to(torch.float32, copy=True) for name, t in state}

@@ -1,5 +1,7 @@
 """FSDP2 (fully_shard): a process holds some rows of every weight, gradient and optimizer state."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,11 @@ from torch.optim import Adafactor, Muon, Optimizer
 
 from vit.errors import UserError
 from vit.models.units import sharded_units
-from vit.training.parts import Dividing
 from vit.weights.lora import A
 from vit.weights.sealed import is_sharded
 
 
-class ShardedStrategy(ModelParallelStrategy, Dividing):
+class ShardedStrategy(ModelParallelStrategy):
     """Rows of all parameters divided among all processes: `--trainer.strategy fsdp2`.
 
     Lightning's own divides among machines only. A unit of `sharded_units` is gathered for its
@@ -31,6 +32,14 @@ class ShardedStrategy(ModelParallelStrategy, Dividing):
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+    @contextmanager
+    def model_sharded_context(self) -> Generator[None]:
+        """Shards what `configure_model` has made: the module if it has parameters beside those of
+        its network, as its `forward` takes them all then."""
+        yield
+        module: Any = self.lightning_module
+        self.shard(module if module.beside() else module.model)
 
     def setup(self, trainer: Trainer) -> None:
         super().setup(trainer)

@@ -22,9 +22,9 @@ from vit.extensions.trust.unknown import References, all_scores, class_by_class,
 from vit.inference.classifier import Classifier, load
 from vit.runs.evaluate import data_options
 from vit.runs.lineage import known_by, note_seen
-from vit.runs.measuring import accuracies
 from vit.runs.mistakes import check_given
 from vit.runs.records import recorded_options
+from vit.runs.scoring import accuracies
 
 TRAIN, IMAGES = 1_000, 2_000
 """At most: of train, class by class, and of the held-out images."""
