@@ -68,8 +68,7 @@ TABLES: dict[str, dict[str, str]] = {
         ".csv .tsv .parquet .pq": "vit.extensions.sources.kinds:Lists",
         "tuple": "vit.extensions.sources.kinds:Objects",
     },
-    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of it. They
-    # act in this order.
+    # Field of vit.data.transforms.TrainTransform -> its Change, in the order in which they act.
     "changes": {
         "three_augment": "vit.extensions.recipes.changes:ThreeAugment",
         "policy": "vit.extensions.recipes.changes:OfPolicy",
@@ -84,8 +83,7 @@ TABLES: dict[str, dict[str, str]] = {
     "photos": {"phones": "vit.extensions.openers.phone_photos:add_plugin"},
     # The last one opens images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.openers.raster:Raster"},
-    # Asked in this order: ours first, since our names of tensors are also timm's ->
-    # vit.weights.formats.Format.
+    # Asked in this order, as our names of tensors are also timm's -> vit.weights.formats.Format.
     "formats": {
         "native": "vit.weights.native:Native",
         "timm": "vit.extensions.formats.timm:Timm",
@@ -134,7 +132,7 @@ TABLES: dict[str, dict[str, str]] = {
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {"per_class": "vit.extensions.reports.scores:per_class"},
-    # What `vit predict` writes -> vit.cli.evaluate.PredictionWriter.
+    # What `vit predict` writes -> vit.runs.predictions.PredictionWriter.
     "prediction_files": {"csv": "vit.extensions.reports.predictions_csv:write_csv"},
     # Made of a finished run, in this order, by its first process -> vit.runs.finishers.Finisher.
     "finishers": {

@@ -111,23 +111,6 @@ class Comparison(Protocol):
         ...
 
 
-class PredictionWriter(Protocol):
-    """A row of the table `prediction_files`: the file of `vit predict`."""
-
-    def __call__(
-        self,
-        file: Path,
-        classes: list[str],
-        predictions: "Predictions",
-        thresholds: "np.ndarray | None",
-        /,
-        *,
-        spreadsheet: bool,
-    ) -> None:
-        """Writes the file; `spreadsheet`: without names that would run as formulas."""
-        ...
-
-
 class Detail(Protocol):
     """A row of the table `details`: results beside the metrics for runs with several labels per
     image; its name is a key in the JSON of `vit test`."""
@@ -155,6 +138,7 @@ def _show(
     out: Path | None,
 ) -> None:
     from vit.runs.finish import headline
+    from vit.runs.predictions import write
     from vit.runs.scoring import thresholds_of
 
     classes, thresholds = subject.data.classes, thresholds_of(model)
@@ -165,9 +149,7 @@ def _show(
         content["engine"] = subject.engine_name
         texts.insert(0, f"computed by {subject.engine_name}")
     if predictions is not None and out is not None:
-        for row in rows("prediction_files").values():
-            write: PredictionWriter = resolve(row)
-            write(out, classes, predictions, thresholds, spreadsheet=options.spreadsheet)
+        write(out, classes, predictions, thresholds, spreadsheet=options.spreadsheet)
         say(f"wrote {out}")
         content["predictions"] = _objects(predictions, classes)
     elif predictions is not None and predictions.multilabel:

@@ -3,9 +3,13 @@
 Shapes: n images, k classes, t classes kept per image.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+
+from vit.tables import resolve, rows
 
 FILE = "predictions.npz"
 """Of a run: those of its final score, without sets, the `split`, and `thresholds` if any."""
@@ -57,3 +61,21 @@ class Predictions:
     def accuracy_above(self) -> list[float]:
         """Share of images whose most probable node is right, of each level above the classes."""
         return [] if self.level_hits is None else self.level_hits.mean(0)[:-1].tolist()
+
+
+PredictionWriter = Callable[..., None]
+"""A row of the table `prediction_files`, called with the arguments of `write`."""
+
+
+def write(
+    file: Path,
+    classes: list[str],
+    predictions: Predictions,
+    thresholds: np.ndarray | None,
+    *,
+    spreadsheet: bool,
+) -> None:
+    """Writes the file of `vit predict`; `spreadsheet`: no name in it would run as a formula."""
+    for row in rows("prediction_files").values():
+        writer: PredictionWriter = resolve(row)
+        writer(file, classes, predictions, thresholds, spreadsheet=spreadsheet)
