@@ -70,8 +70,7 @@ TABLES: dict[str, dict[str, str]] = {
         ".csv .tsv .parquet .pq": "vit.extensions.sources.kinds:Lists",
         "tuple": "vit.extensions.sources.kinds:Objects",
     },
-    # Field of vit.data.transforms.TrainTransform -> vit.data.transforms.Change, made of it. They
-    # act in this order.
+    # Field of vit.data.transforms.TrainTransform -> its Change, in the order in which they act.
     "changes": {
         "three_augment": "vit.extensions.recipes.changes:ThreeAugment",
         "policy": "vit.extensions.recipes.changes:OfPolicy",
@@ -86,8 +85,7 @@ TABLES: dict[str, dict[str, str]] = {
     "photos": {"phones": "vit.extensions.openers.phone_photos:add_plugin"},
     # The last one opens images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.openers.raster:Raster"},
-    # Asked in this order: ours first, since our names of tensors are also timm's ->
-    # vit.weights.formats.Format.
+    # Asked in this order, as our names of tensors are also timm's -> vit.weights.formats.Format.
     "formats": {
         "native": "vit.weights.native:Native",
         "timm": "vit.extensions.formats.timm:Timm",

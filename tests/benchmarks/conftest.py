@@ -16,11 +16,10 @@ from PIL import Image
 
 from benchmarks.lib import harness
 from benchmarks.parity import goldens
-from tests.pictureless import no_pictures
 from tests.training.conftest import training_photos
 from vit.cli.main import main
 
-__all__ = ["no_pictures", "training_photos"]
+__all__ = ["training_photos"]
 Pictures = Callable[[Iterable[str]], Path]
 
 

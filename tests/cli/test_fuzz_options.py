@@ -1,5 +1,6 @@
 """Options with values that nobody chose: one line of complaint, or what was typed."""
 
+import json
 import math
 import os
 from functools import cache
@@ -104,9 +105,19 @@ def same(value: Any, text: str) -> bool:
     if isinstance(value, int | float) and not isinstance(value, bool):
         both = float(value), float(read)  # what is no number is refused where it is used
         return math.isclose(*both, rel_tol=1e-12) or all(map(math.isnan, both))
+    if value == read or (isinstance(value, str) and value == json.dumps(to_float(text))):
+        return True
     if isinstance(value, list | tuple):
         return isinstance(read, list) and list(map(float, value)) == list(map(float, read))
-    return value == read
+    return False
+
+
+def to_float(text: str) -> float | None:
+    """The number of a text, or None."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 @cases(80)

@@ -10,13 +10,11 @@ from PIL import Image
 
 from tests.grouped import image_data
 from tests.models.small_models import filled
-from tests.pictureless import no_pictures
 from vit.data.module import ImageData
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 
-__all__ = ["no_pictures"]
 SIZES = {"train": (9, 8, 7), "test": (4, 3, 5)}
 
 

@@ -1,10 +1,6 @@
-"""Runs without the pictures at their end, and folders that are cut into splits."""
+"""Folders that are cut into splits."""
 
 from pathlib import Path
-
-from tests.pictureless import no_pictures
-
-__all__ = ["no_pictures"]
 
 
 def with_val(photos: Path, root: Path) -> Path:

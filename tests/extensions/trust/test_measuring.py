@@ -13,9 +13,9 @@ from PIL import Image
 import vit as package
 from tests.command import TINY, Vit, saved
 from tests.extensions.trust.conftest import several_labels, with_splits, with_val
-from tests.pictureless import draw_pictures
 from vit.confidence import TRUST
 from vit.data.decode import open_image
+from vit.extensions.reports.finisher import finish
 from vit.extensions.trust.trust import Trust
 
 
@@ -48,7 +48,7 @@ def test_a_temperature_is_used_by_classify_and_repeated_by_test(vit: Vit, photos
     assert summary["metrics"]["test/nll"] == pytest.approx(summary["metrics"]["test/loss"])
     again = json.loads(vit("test", "run", "--json").out)
     assert again == {k: pytest.approx(v) for k, v in summary["metrics"].items() if "test/" in k}
-    draw_pictures(Path("run"))
+    finish(Path("run"))
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert f"logits / {temperature:.3g}, fitted to 15 validation images" in page
     assert "<h3>Sets of classes</h3>" in page
@@ -117,7 +117,7 @@ def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: P
     found = summary["unknown"]
     assert found["images"] == 12
     assert found["accuracies"][99] == pytest.approx(summary["metrics"]["val/acc1"])
-    draw_pictures(Path("run"))
+    finish(Path("run"))
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "<h2>None of these</h2>" in page and "12 validation images, all of known" in page
     stored = Trust.read(Path("run/model"))

@@ -69,7 +69,7 @@ def test_a_word_that_works_sets_the_options_that_it_names_and_no_other(row: Word
     asked = {word[2:].replace("-", "_") for word in typed[1:] if word.startswith("--")}
     # An object with one field that is set is written with all of its fields.
     asked = {tuple(SHORT.get(name, name).split(".")[:2]) for name in asked}
-    asked |= {("trainer", "max_epochs"), ("trainer", "max_steps")}
+    asked |= {("trainer", "max_epochs"), ("trainer", "max_steps"), ("config",)}
     changed = {name for name, value in config.items() if plain.get(name) != value}
     assert {tuple(name.split(".")[:2]) for name in changed} <= asked
     texts = [str(value) for name, value in config.items() if tuple(name.split(".")[:2]) in asked]
