@@ -6,9 +6,9 @@ constructors.
 """
 
 import re
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from vit.errors import UserError, did_you_mean
 from vit.recipes import DEFAULT_RECIPE, find_recipe
@@ -51,21 +51,15 @@ YAML = (".yaml", ".yml")
 """Endings of files of options."""
 
 
-class Synonyms(Protocol):
-    """A row of the table `synonyms`: words of other packages."""
-
-    def __call__(self, typed: list[str], /) -> list[str] | None:
-        """The command in our words, or None if it has no others. UserError with what to type."""
-        ...
+Synonyms = Callable[[list[str]], list[str] | None]
+"""A row of the table `synonyms`: a command in our words, or None if it has no words of other
+packages. UserError with what to type."""
 
 
 def in_our_words(typed: list[str]) -> list[str] | None:
     """A command with a mistake by the first row of `synonyms` that knows its words, or None."""
-    for row in rows("synonyms").values():
-        translate: Synonyms = resolve(row)
-        if (ours := translate(typed)) is not None:
-            return ours
-    return None
+    translations = (resolve(row)(typed) for row in rows("synonyms").values())
+    return next((ours for ours in translations if ours is not None), None)
 
 
 class Words:
