@@ -28,16 +28,16 @@ scored and used."""
 # Room of the core -> (rooms that it may import, beside the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_745),
-    "weights": ({"models"}, 1_717),
+    "weights": ({"models"}, 1_674),
     "data": (set(), 3_581),
-    "inference": ({"data", "models", "weights"}, 467),
-    "training": ({"models", "weights"}, 2_677),
+    "inference": ({"data", "models", "weights"}, 466),
+    "training": ({"models", "weights"}, 2_665),
 }
-ROOMS["runs"] = (set(ROOMS), 2_556)
+ROOMS["runs"] = (set(ROOMS), 2_505)
 ROOMS["cli"] = (set(ROOMS), 736)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_882}
-CORE_LINES = 15_361
+CORE_LINES = 15_254
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
