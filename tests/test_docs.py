@@ -209,7 +209,7 @@ def test_publishing_takes_what_the_page_passes(monkeypatch: pytest.MonkeyPatch) 
         calls.append(signature(push_to_hub).bind(*args, **options).arguments)
 
     monkeypatch.setattr("vit.extensions.formats.publish.push_to_hub", bound)
-    run(blocks(PAGES["weights.md"])[1])
+    run(blocks(PAGES["weights.md"])[2])
     assert calls == [
         {"directory": "runs/my_photos-finetune", "repository": "me/my-photos", "private": True}
     ]

@@ -12,7 +12,7 @@ CPU = "--trainer.accelerator=cpu"
 # Arguments, and what the line names: the option, the value, the remedy.
 COMMANDS = [
     ("fit --resume nosuch", ["--resume nosuch"]),
-    ("evaluate runs/x", ["'evaluate'", "'validate'"]),
+    ("validat runs/x", ["'validat'", "'validate'"]),
     ("fit -c finetun --data digits", ["finetun", "did you mean 'finetune'"]),
     ("test nowhere", ["nowhere"]),
     ("test nowhere --split tset", ["--split", "'tset'"]),

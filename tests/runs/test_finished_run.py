@@ -57,9 +57,9 @@ def exported_logits(vit: Vit, score: float) -> None:
     config = Path("run/model/config.json")
     content = config.read_text(encoding="utf-8")
     config.write_text(content.replace('"blue"', '"teal"'), encoding="utf-8")
-    assert vit("export", "run", "y.onnx").status == 0
+    assert vit("export", "run").status == 0 and Path("run/model.onnx").is_file()
     config.write_text(content, encoding="utf-8")
-    refused = vit("test", "run", "--with", "y.onnx")
+    refused = vit("test", "run", "--with", "run/model.onnx")
     assert refused.status == 2 and "the exported file has other classes than run" in refused.err
 
 

@@ -99,8 +99,8 @@ def make_data(photos: str, batch_size: int) -> ImageData:
 
 
 def make_trainer(processes: int, **options: Any) -> Trainer:
-    strategy = "ddp" if processes > 1 else "auto"
-    return silent_trainer(devices=processes, strategy=strategy, **options)
+    options = {"strategy": "ddp" if processes > 1 else "auto", **options}
+    return silent_trainer(devices=processes, **options)
 
 
 def train_and_score(photos: str, processes: int, out: str) -> None:

@@ -18,7 +18,7 @@ from vit.data.sources import PathList, SplitName
 from vit.hardware import hardware, peak_memory, versions
 from vit.runs.directory import RunDirectory
 from vit.runs.options import Options
-from vit.runs.predictions import FILE, Predictions
+from vit.runs.predictions import FILE, Predictions, write_csv
 from vit.runs.records import SUMMARY, Record
 from vit.runs.scoring import finite, measure, score, thresholds_of
 from vit.runs.trainer import Module, callbacks_of
@@ -75,14 +75,20 @@ def finish(
     if predictions is None:
         (run.folder / FILE).unlink(missing_ok=True)
     else:
-        values = {**vars(predictions), "sets": None, "split": split}
-        values["thresholds"] = thresholds_of(model)
-        arrays: dict[str, Any] = {n: v for n, v in values.items() if v is not None}
-        with atomic(run.folder / FILE) as place:
-            np.savez_compressed(place, **arrays)
+        _write_predictions(run.folder, split or "none", model, predictions)
     summary = {"finished": True, "metrics": metrics, "split": split or "none", **facts}
     write_json(run.folder / SUMMARY, {**summary, "checkpoint": best, **figures})
     return headline(model, split or "none", scores, predictions)
+
+
+def _write_predictions(folder: Path, split: str, model: Module, predictions: Predictions) -> None:
+    """Writes predictions.npz and predictions.csv."""
+    thresholds = thresholds_of(model)
+    values = {**vars(predictions), "sets": None, "split": split, "thresholds": thresholds}
+    arrays: dict[str, Any] = {n: v for n, v in values.items() if v is not None}
+    with atomic(folder / FILE) as place:
+        np.savez_compressed(place, **arrays)
+    write_csv(folder / "predictions.csv", model.classes or [], predictions, thresholds=thresholds)
 
 
 def _facts(

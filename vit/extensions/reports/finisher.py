@@ -14,7 +14,7 @@ from vit.extensions.reports.first_batch import draw_first_batch
 from vit.extensions.reports.results import Glance, write_results
 from vit.runs import first_batch
 from vit.runs.evaluate import Subject
-from vit.runs.predictions import FILE, Predictions, write_csv
+from vit.runs.predictions import FILE, Predictions
 from vit.runs.records import read_summary, recorded_options
 from vit.tables import resolve, rows
 
@@ -26,7 +26,7 @@ class Scored(Subject):
 
 
 def finish(run: Path) -> None:
-    """Draws first_batch.png; writes predictions.csv and draws the final score, if there is one."""
+    """Draws first_batch.png, and the final score of a run that has one."""
     summary = read_summary(run)
     if (run / first_batch.FILE).is_file():
         draw_first_batch(run, _arrays(run / first_batch.FILE), summary["classes"])
@@ -39,8 +39,6 @@ def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> N
     open_image, look = _nothing, None
     values |= {"names": values["names"].tolist()}
     values |= {"sets": (summary.get("confidence") or {"sets": []})["sets"]}
-    predictions = Predictions(**values)
-    write_csv(run / "predictions.csv", summary["classes"], predictions, thresholds=thresholds)
     subject = subject_of(run, split)
     if subject is not None:
         open_image = partial(subject.data.open_image, subject.split)
@@ -52,7 +50,7 @@ def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> N
         run,
         split=split,
         classes=summary["classes"],
-        predictions=predictions,
+        predictions=Predictions(**values),
         thresholds=thresholds,
         open_image=open_image,
         look=look,

@@ -100,6 +100,10 @@ class Line:
 
     def __init__(self, typed: list[str]) -> None:
         self.has_model = "--model" in typed
+        # Else a pattern that a shell has expanded to several files would mean the last of them.
+        self.has_data = any(
+            re.match(r"(--)?data([-_.](root|dir|path|dataset))?(=|$)", w) for w in typed
+        )
         self.name: list[str] = []
         """The command."""
         self.first: list[str] = []
@@ -184,8 +188,10 @@ class Line:
             added = [f"--{name}", value]
         elif value is None and typed in list_recipes() and not os.path.exists(typed):
             added = ["-c", typed]
-        elif value is None and os.path.exists(os.path.expanduser(typed)):
-            added = ["-c" if typed.endswith((".yaml", ".yml")) else "--data", typed]
+        elif value is None and typed.endswith((".yaml", ".yml")) and os.path.exists(typed):
+            added = ["-c", typed]
+        elif value is None and not self.has_data and os.path.exists(os.path.expanduser(typed)):
+            added, self.has_data = ["--data", typed], True
         else:
             added = [typed]
         self.changed |= added != [typed]
