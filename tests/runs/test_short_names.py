@@ -69,6 +69,16 @@ def test_recipes_add_up_to_one_architecture(tmp_path: Path) -> None:
     }
 
 
+def test_a_field_is_set_in_the_mapping_before_it(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("{pretrained: null, architecture: {width: 16, depth: 1}}")
+    recipe = ["-c", "cifar10", "--data=digits", "--trainer.precision=32-true"]
+    for whole in ("--model.architecture={width: 16, depth: 1}", f"--model={tmp_path / 'm.yaml'}"):
+        both = Options([*recipe, whole, "--model.architecture.width=32"])
+        assert both.config.model.architecture == {"width": 32, "depth": 1}
+        last = Options([*recipe, "--model.architecture.width=32", whole])
+        assert last.config.model.architecture == {"width": 16, "depth": 1}
+
+
 def test_every_short_name_is_an_option() -> None:
     defaults = Options(["-c", "quickstart", "--trainer.precision=32-true"]).parser.get_defaults()
     known = {*defaults.keys()} - {"own", "weights"}  # of config.yaml alone

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import jsonargparse
-from jsonargparse import ActionConfigFile, Namespace, dict_to_namespace  # pyright: ignore
+from jsonargparse import ActionConfigFile, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
@@ -25,7 +25,7 @@ from lightning.pytorch.loggers import Logger
 from vit.console import note, say
 from vit.data.find import check_source
 from vit.data.module import ImageData
-from vit.errors import UserError, check_types, did_you_mean
+from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE
@@ -43,8 +43,6 @@ from vit.yaml_reader import load_yaml
 
 PARSER: Record = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
-ARCHITECTURE, WHOLE = "model.architecture.", "--model.architecture="
-"""Begins the options of fields, of which the parser would keep the last inside another field."""
 jsonargparse.set_loader("vit", partial(load_yaml, source="an option"), (UserError,))
 
 
@@ -110,25 +108,14 @@ class Options:
         """The options: of what is below the recipes, of these, and of the words."""
         words, (run, data) = self.words, followed(self.words)
         layers: list[Record] = [{f"data.{name}": value for name, value in data.items()}]
-        fields, whole = Namespace(), "model.architecture" in words.typed
-        for name, text in words.options:
-            if name == "model.architecture":
-                check_types(f"--{name}", value := load_yaml(text or "", name) or {})
-                fields = dict_to_namespace(value)
-            elif name.startswith(ARCHITECTURE):
-                fields[name.removeprefix(ARCHITECTURE)] = load_yaml(text or "", name)
-        architecture = {"model": {"architecture": fields.as_dict() or None}}
-        typed: list[Record] = [architecture] if fields or whole else []
-        layers += _with_architectures([*self.recipes, *([] if whole else typed)])
-        layers += typed if whole else []  # in place of what recipes say
+        layers += _with_architectures(self.recipes)
         chosen = {"model.optimizer", "model.optimizer.class_path"} & words.values.keys()
         if "model.optimizer.lr" in words.typed and not chosen:
             adamw = {"class_path": "torch.optim.AdamW", "init_args": cast(Record, ADAMW)}
             layers.append({"model": {"optimizer": adamw}})
         texts = (json.dumps(layer, default=str, ensure_ascii=False) for layer in layers)
         recipes = [f"--config={text}" for text in texts]  # JSON is YAML
-        others = (w for w in words.long if not w.startswith((f"--{ARCHITECTURE}", WHOLE)))
-        config = self.parser.parse_args([*recipes, *others])
+        config = self.parser.parse_args([*recipes, *words.long])
         usual = self.parser.get_defaults().data
         if taken := [name for name in data if config.data[name] != usual[name]]:
             values = ", ".join(f"data.{name} {config.data[name]}" for name in taken)
@@ -281,7 +268,7 @@ OF_STEPS = (
 def _check_words(words: Words) -> None:
     """UserError for a typed --model.name beside sizes from a recipe, and for an option of steps
     beside a recipe that takes none."""
-    fields = [name for name in words.values if name.startswith(ARCHITECTURE)]
+    fields = [name for name in words.values if name.startswith("model.architecture.")]
     sizes = {name.split(".")[2] for name in fields} & {"width", "depth", "num_heads", "mlp_dim"}
     with_fields = any(name.startswith("model.architecture") for name in words.typed)
     if "model.name" in words.typed and sizes and not with_fields:

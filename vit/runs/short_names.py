@@ -6,7 +6,7 @@ constructors.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -32,6 +32,8 @@ SHORT = {
 """Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
 OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 """The limit that a short one switches off."""
+PART = "model.architecture.variant."
+"""Begins the options of parts, which become one: the parser keeps the last of several."""
 FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
 """Options without a value."""
 WITHOUT_DOT = (
@@ -78,13 +80,16 @@ class Words:
         """Options by their long names with their texts, in order; None for one without a value."""
         self.setters: dict[str, tuple[str, str, str]] = {}
         """Option -> the typed name that sets it, its text, and the text of the option."""
+        parts: dict[str, str | dict[str, str]] = {}
         left = [*args]
         while left:
-            self._read(left)
+            self._read(left, parts)
+        if parts:
+            self.options.append((PART[:-1], _mapping(parts)))
         self.typed = dict(self.options)
         """Option -> its last text."""
 
-    def _read(self, left: list[str]) -> None:
+    def _read(self, left: list[str], parts: dict[str, str | dict[str, str]]) -> None:
         """Takes the next option from `left`, with its value."""
         name, equals, value = (word := left.pop(0)).partition("=")
         if not name.startswith("--") and name != "-c":
@@ -102,6 +107,12 @@ class Words:
             value, equals = left.pop(0), "="
         if not equals or (not value and option in {*SHORT, "config", "model"}):
             raise UserError(f"{name} needs a value")
+        if option.startswith(PART):
+            kind, dot, field = option.removeprefix(PART).partition(".")
+            fields = parts.get(kind)
+            fields = fields if isinstance(fields, dict) else {}
+            parts[kind] = {**fields, field: value} if dot else value
+            return
         if option == "config":
             self.recipes.append(value)
             return
@@ -156,6 +167,12 @@ class Words:
             values |= flat(layer)
         values |= self.typed
         return {n: None if value in ("", "null") else value for n, value in values.items()}
+
+
+def _mapping(values: Mapping[str, str | dict[str, str]]) -> str:
+    """YAML of values that are YAML themselves."""
+    pairs = (f"{k}: {v if isinstance(v, str) else _mapping(v)}" for k, v in values.items())
+    return f"{{{', '.join(pairs)}}}"
 
 
 def _long(option: str, value: str) -> list[tuple[str, str]]:
