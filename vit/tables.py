@@ -46,7 +46,7 @@ TABLES: dict[str, dict[str, str]] = {
         "convert": "vit.extensions.formats.cli_convert:run",
         "doctor": "vit.extensions.doctor.cli_doctor:run",
     },
-    # Asked about a command with a mistake -> vit.runs.short_names.Synonyms.
+    # Asked about a command with a mistake -> vit.runs.synonyms.Synonyms.
     "synonyms": {"words": "vit.extensions.words.command_lines:in_our_words"},
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {

@@ -41,7 +41,7 @@ def test_a_rate_is_read_parsed_and_built_once(
         optimizers.append((options["lr"], sum(p.numel() for p in params)))
 
     monkeypatch.setattr(torch.optim.AdamW, "__init__", record)
-    counting(Words, "_read", lambda words, left: f"read {left[0]}")
+    counting(Words, "_read", lambda words, left, parts: f"read {left[0]}")
     counting(yaml_reader, "load_yaml", lambda text, source: f"open {Path(source).name}")
     counting(parser, "parse_args", lambda parser, args: f"parse {parser.prog}")
     counting(parser, "instantiate", lambda parser, config: f"build {'model' in config}")

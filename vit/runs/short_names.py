@@ -6,14 +6,14 @@ constructors.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from vit.errors import UserError, did_you_mean
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.records import Record, is_run, recorded_options
-from vit.tables import resolve, rows
+from vit.tables import rows
 from vit.yaml_reader import flat, load_yaml, read_options
 
 SHORT = {
@@ -51,17 +51,6 @@ RUN_DIRECTORY = "RUN_DIRECTORY"
 """Place of a logger until the run directory is known."""
 YAML = (".yaml", ".yml")
 """Endings of files of options."""
-
-
-Synonyms = Callable[[list[str]], list[str] | None]
-"""A row of the table `synonyms`: a command in our words, or None if it has no words of other
-packages. UserError with what to type."""
-
-
-def in_our_words(typed: list[str]) -> list[str] | None:
-    """A command with a mistake by the first row of `synonyms` that knows its words, or None."""
-    translations = (resolve(row)(typed) for row in rows("synonyms").values())
-    return next((ours for ours in translations if ours is not None), None)
 
 
 class Words:
