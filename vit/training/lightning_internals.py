@@ -3,13 +3,22 @@
 tests/training/test_lightning_internals.py fails where Lightning has changed one of them.
 """
 
+import os
+import sys
+import time
 from collections.abc import Callable
 from subprocess import Popen
 
+import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from vit.training.saving import Contents
+
+if sys.version_info < (3, 11, 8) and (register := vars(os).get("register_at_fork")):
+    # A child that is forked while a thread of torch.distributed holds a lock of Python waits for
+    # ever (python/cpython#112275): these threads get time to finish.
+    register(before=lambda: time.sleep(0.02 if dist.is_initialized() else 0))
 
 
 def ignore_signals(trainer: Trainer) -> None:
