@@ -9,14 +9,14 @@ from benchmarks.lib.pages import ROOT, filled, generate, table
 from vit.extensions.words.command_lines import Word, words
 
 PAGE = ROOT / "docs" / "coming_from.md"
-LINES = {
-    "timm": ("train.py", "here"),
-    "ultralytics": ("ultralytics", "here"),
-    "AutoTrain": ("AutoTrain", "here"),
-    "MMPretrain": ("MMPretrain", "here"),
-    "others": ("there", "here"),
+HEADS = {
+    "timm": "train.py",
+    "ultralytics": "ultralytics",
+    "AutoTrain": "AutoTrain",
+    "MMPretrain": "MMPretrain",
+    "others": "there",
 }
-"""Package -> heads of its table."""
+"""Package -> head of the first column of its table."""
 
 
 def cells(row: Word) -> tuple[str, str, str]:
@@ -38,8 +38,10 @@ def _first(rows: Iterable[Word]) -> Iterable[Word]:
 def page() -> str:
     """The page with its tables."""
     tables = {
-        name: table((*head, ""), map(cells, _first(row for row in words() if row.package == name)))
-        for name, head in LINES.items()
+        name: table(
+            (head, "here", ""), map(cells, _first(row for row in words() if row.package == name))
+        )
+        for name, head in HEADS.items()
     }
     return filled(PAGE, **tables)
 

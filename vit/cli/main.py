@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 
                 if (ours := in_our_words(args)) is None:
                     raise
-                return _run(*ours)
+            return _run(*ours)  # not within `except`: the mistake is no cause of its errors
     except BaseException as error:
         return _status(error)
 

@@ -24,7 +24,7 @@ PREPROCESS = {"image_size": [16, 16]}
 
 
 def load_all(variables: dict[str, str], addresses: tuple[str, ...], answers: Path) -> None:
-    """Writes what each address gives, with huggingface_hub imported anew under these variables."""
+    """Writes what each address gives, with huggingface_hub imported under these variables."""
     os.environ.update(variables)
     for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
         del sys.modules[name]

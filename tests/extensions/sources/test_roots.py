@@ -179,7 +179,7 @@ def test_shards_below_folders_are_seen(folders: str, photos: Path, root: Path) -
 
 
 def no_source(root: Path) -> None:
-    """Reads class folders by modules that are imported anew; AssertionError for an extension."""
+    """Reads class folders by modules that this call imports; AssertionError for an extension."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vit"]:
         del sys.modules[name]
     find = importlib.import_module("vit.data.find").find_splits

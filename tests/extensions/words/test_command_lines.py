@@ -164,6 +164,28 @@ def test_a_line_that_means_something_else_is_answered(typed: str, answer: str) -
     assert str(refused.value).endswith(f"; type: {answer}")
 
 
+def test_an_error_behind_translated_words_is_its_own(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(28, "No space left on device")
+
+    def command(args: list[str]) -> int:
+        raise full if args == ["--top", "3"] else UserError("no option --topk")
+
+    monkeypatch.setattr("vit.cli.main.resolve", lambda row: command)
+    status, _, err = vit("classify", "--topk", "3")
+    assert (status, err) == (1, "vit: No space left on device\n")
+
+
+def test_options_behind_a_dash_pair_and_of_a_pass_through_stay() -> None:
+    for typed in (
+        "transfer R --data D -- --data.batch_size 8 --batch 4",
+        "selftrain -c R --data D --run_dir a",
+        "predict --split val my_photos",
+    ):
+        assert in_our_words(typed.split()) is None
+
+
 def test_two_meanings_are_both_named() -> None:
     with pytest.raises(UserError, match=r"timm: the parameter .* ultralytics: a probability"):
         in_our_words(["fit", "--mixup", "0.2"])

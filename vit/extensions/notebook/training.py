@@ -70,7 +70,7 @@ class Run:
         """Metrics of the weights on a split, as `vit test` gives them: of the run's data, or of a
         folder or list with its classes. By default test, or val if there are no test images.
 
-        Raises UserError for images that the weights were trained on, if they are given as held out.
+        A note says how many of the images the weights were trained on.
         """
         from vit.runs.evaluate import Subject  # heavy: imports lightning
         from vit.runs.short_names import Words

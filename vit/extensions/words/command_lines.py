@@ -14,7 +14,7 @@ from vit.recipes import list_recipes
 from vit.runs.short_names import FLAGS, SHORT
 from vit.tables import rows
 
-OF_FIT = ("fit", "validate", "test", "predict")
+OF_FIT = ("fit", "validate", "test", "predict", "selftrain")
 """Commands with the options of `vit fit`, in which - and _ are the same."""
 VIT = "vit"
 """Stands for the command in rows of words that are commands."""
@@ -50,7 +50,7 @@ class Word(NamedTuple):
 
     def meaning(self, value: str) -> str:
         """Our words for it with a value, as text."""
-        return shlex.join(self.typed(value)).replace("'^", "'") or "not needed"
+        return shlex.join(self.typed(value)) or "not needed"
 
     def typed(self, value: str) -> list[str]:
         """Our words for it with a value."""
@@ -99,11 +99,12 @@ class Line:
     """A command line in our words, as far as it is read."""
 
     def __init__(self, typed: list[str]) -> None:
-        self.has_model = "--model" in typed
+        self.has_model = any(word.partition("=")[0] == "--model" for word in typed)
         # Else a pattern that a shell has expanded to several files would mean the last of them.
         self.has_data = any(
             re.match(r"(--)?data([-_.](root|dir|path|dataset))?(=|$)", w) for w in typed
         )
+        self.has_run = False
         self.name: list[str] = []
         """The command."""
         self.first: list[str] = []
@@ -120,12 +121,8 @@ class Line:
             name, rest = " ".join(typed[:count]), typed[count:]
             named = [row for row in rows_of(VIT).get(name, ()) if rest or not row.takes_value]
             if named and not (count == 2 and os.path.exists(typed[1])):
-                row = named[0]
-                value = rest.pop(0) if row.takes_value else ""
-                if not row.same:
-                    more = f" ({row.plain_note})" if row.note else ""
-                    self.notes.append(f"{name} is {row.meaning(value)} here{more}")
-                self._add(row, value, self.name)
+                value = rest.pop(0) if named[0].takes_value else ""
+                self._translate(named[:1], name, value, self.name)
                 return rest
         self.name = typed[:1]
         return typed[1:]
@@ -133,6 +130,9 @@ class Line:
     def take(self, rest: list[str]) -> None:
         """Reads the next word, with its value."""
         typed = rest.pop(0)
+        if typed == "--":  # options for another command
+            self.words += [typed, *rest]
+            return rest.clear()
         name, equals, value = typed.partition("=")
         word, is_option = name.lstrip("-").replace("-", "_"), name.startswith("-")
         named = rows_of(self.name[0]).get(word, []) if is_option or equals else []
@@ -143,7 +143,7 @@ class Line:
             rest[:0] = value.split(" ")
             value, chosen = "", [] if word in SHORT else _meant(named, "")
         if chosen:
-            self._translate(chosen, name, value)
+            self._translate(chosen, name, value, self.words)
         elif typed == "--pretrained" and self.has_model and not _has_value(rest):
             self.changed = True  # timm's flag beside --model NAME
         elif is_option and not equals:
@@ -155,7 +155,7 @@ class Line:
         else:
             self._positional(typed, word, value if equals else None)
 
-    def _translate(self, meant: list[Word], name: str, value: str) -> None:
+    def _translate(self, meant: list[Word], name: str, value: str, where: list[str]) -> None:
         """Adds our words for one of theirs; a note unless it is the same in all rows."""
         if "[{}]" in meant[0].ours:
             value = re.sub(r"[ ,]+", ",", value.strip("[]()"))
@@ -165,12 +165,8 @@ class Line:
             notes = notes or [meant[0].plain_note]
             more = f" ({'; '.join(notes)})" if any(notes) else ""
             self.notes.append(f"{name} is {' or '.join(meanings)} here{more}")
-        self.set_by |= {word: name for word in meant[0].typed(value) if word.startswith("--")}
-        self._add(meant[0], value, self.words)
-
-    def _add(self, row: Word, value: str, where: list[str]) -> None:
-        """Adds our words for a row."""
-        self.changed, ours = True, row.typed(value)
+        self.changed, ours = True, meant[0].typed(value)
+        self.set_by |= {word: name for word in ours if word.startswith("--")}
         if ours and ours[0] in rows("commands") and where is self.words:
             self.name = [ours.pop(0)]
         for word in ours:
@@ -180,10 +176,10 @@ class Line:
         """A word of `vit fit` that is no option: a value of ours, the images, or a recipe. Of `vit
         predict` the second one is for `vit classify`."""
         if self.name[0] == "predict":
-            if any(not word.startswith("-") for word in self.words) and os.path.exists(typed):
+            if self.has_run and os.path.exists(typed):
                 self.name = ["classify"]
                 self.notes.append("predict takes a run alone, and writes the answers to its data")
-            added = [typed]
+            added, self.has_run = [typed], True
         elif value is not None and name in {*SHORT, "run_dir", "patience"}:
             added = [f"--{name}", value]
         elif value is None and typed in list_recipes() and not os.path.exists(typed):
@@ -213,4 +209,4 @@ def _values(rest: list[str], *, several: bool = False) -> Iterator[str]:
 
 
 def _has_value(rest: list[str]) -> bool:
-    return bool(rest) and not re.match(r"--?[A-Za-z]", rest[0])
+    return bool(rest) and not re.match(r"--?[A-Za-z]|--$", rest[0])
