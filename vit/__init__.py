@@ -17,7 +17,9 @@ def __getattr__(name: str) -> object:
 
         return version("vitkit")
     if name not in _HOMES:
-        raise AttributeError(f"module 'vit' has no attribute {name!r}")
+        from vit.synonyms import missing
+
+        raise missing("vit", name)
     from vit.tables import resolve
 
     return resolve(f"{_HOMES[name]}:{name}")

@@ -4,6 +4,11 @@ from vit.data.module import ImageData as ImageData
 from vit.extensions.adaptation.distillation import Distillation as Distillation
 from vit.extensions.adaptation.lora import LoRA as LoRA
 from vit.extensions.formats.publish import push_to_hub as push_to_hub
+from vit.extensions.notebook.commands import check as check
+from vit.extensions.notebook.commands import fewshot as fewshot
+from vit.extensions.notebook.commands import inspect as inspect
+from vit.extensions.notebook.commands import knn as knn
+from vit.extensions.notebook.commands import probe as probe
 from vit.extensions.notebook.training import Run as Run
 from vit.extensions.notebook.training import fit as fit
 from vit.extensions.notebook.training import from_recipe as from_recipe

@@ -46,8 +46,11 @@ TABLES: dict[str, dict[str, str]] = {
         "convert": "vit.extensions.formats.cli_convert:run",
         "doctor": "vit.extensions.doctor.cli_doctor:run",
     },
-    # Asked about a command with a mistake -> vit.runs.synonyms.Synonyms.
-    "synonyms": {"words": "vit.extensions.words.command_lines:in_our_words"},
+    # Asked about a command, name or call of Python with a mistake -> vit.synonyms.Synonyms.
+    "synonyms": {
+        "words": "vit.extensions.words.command_lines:in_our_words",
+        "names": "vit.extensions.words.python_names:in_our_words",
+    },
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {
         "classification": "vit.training.image_classifier:ImageClassifier",

@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             try:
                 return _run(*args)
             except UserError:  # perhaps by words of other packages
-                from vit.runs.synonyms import in_our_words
+                from vit.synonyms import in_our_words
 
                 if (ours := in_our_words(args)) is None:
                     raise

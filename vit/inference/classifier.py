@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
+from vit.synonyms import keywords, missing
 from vit.weights.adapt import HEAD
 from vit.weights.formats import MissingFact
 from vit.weights.names import locate, named
@@ -92,6 +93,7 @@ class Classifier:
         vectors = self.model.forward_head(tokens, pre_logits=True)
         return self.model.forward_head(tokens).float(), vectors.float()
 
+    @keywords
     def predict(
         self,
         images: "Pictures",
@@ -170,6 +172,11 @@ class Classifier:
 
     __call__ = predict
 
+    if not TYPE_CHECKING:  # for type checkers such an attribute is an error
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("Classifier", name)
+
     def __repr__(self) -> str:
         shown = some_of(map(repr, self.classes), 3)
         network = self.runtime or type(self.model).__name__
@@ -206,6 +213,7 @@ def _array(image: Tensor) -> "np.ndarray":
     return image.permute(1, 2, 0).cpu().numpy()
 
 
+@keywords
 def load(
     path: str | Path,
     *,

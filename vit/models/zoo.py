@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.fields import is_object
+from vit.synonyms import keywords
 from vit.tables import resolve, rows
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def _read_zoo() -> dict[str, Entry]:
 ZOO = _read_zoo()
 
 
+@keywords
 def list_models(pattern: str = "*") -> list[str]:
     """Names of the models that match a shell-style pattern such as "vit_b*"."""
     return [name for name in ZOO if fnmatchcase(name, pattern)]

@@ -16,6 +16,7 @@ from vit.errors import UserError
 from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
+from vit.synonyms import keywords
 from vit.training.counted_data import Batch, counting_data
 from vit.training.learning import Adaptation, Learning, begin
 from vit.training.losses import Loss
@@ -56,6 +57,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     class_weights: Tensor | None
 
+    @keywords
     def __init__(
         self,
         name: str | None = None,

@@ -13,6 +13,7 @@ from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.fields import as_size
 from vit.models.zoo import Model, ModelConfig, build_model, model_config
+from vit.synonyms import keywords
 from vit.weights import names
 from vit.weights.adapt import HEAD, HeadRows, adapt, same_architecture
 from vit.weights.building import filled
@@ -23,6 +24,7 @@ from vit.weights.report import LoadReport, print_report
 from vit.weights.weight_file import SETS, WeightSet, open_weights
 
 
+@keywords
 def create_model(
     name: str | None = None,
     *,
@@ -44,11 +46,6 @@ def create_model(
     published weights of `name`, False random ones. `report` receives the account of the load.
     `overrides`: fields of ViTConfig or ResNetConfig.
     """
-    if overrides.pop("features_only", False):
-        raise UserError(
-            "features_only: every model gives its maps: create_model(NAME, num_classes=0)"
-            ".intermediate_layers(images, layers=[2, 5, 8, 11])"
-        )
     name, pretrained = _published(name, pretrained)
     if pretrained is not None:
         sizes = {"num_classes": num_classes, "image_size": image_size}

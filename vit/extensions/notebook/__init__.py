@@ -1,4 +1,5 @@
-"""`vit fit` as a function, for notebooks and scripts.
+"""Commands as functions, for notebooks and scripts.
 
-Adds vit.fit, vit.from_recipe and vit.Run. Page: docs/your_own_loop.md.
+Adds vit.fit, vit.from_recipe, vit.Run, vit.knn, vit.fewshot, vit.probe, vit.check and vit.inspect.
+Page: docs/your_own_loop.md.
 """

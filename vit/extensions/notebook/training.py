@@ -178,7 +178,7 @@ def _options(
 def _words(arguments: list[str]) -> "Words":
     """The words of options, perhaps of other packages."""
     from vit.runs.short_names import Words
-    from vit.runs.synonyms import in_our_words
+    from vit.synonyms import in_our_words
 
     try:
         return Words(arguments)

@@ -1,12 +1,14 @@
-"""The evaluation preprocessing of a model as a callable."""
+"""The preprocessing of a model as a callable."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from vit.console import note
 from vit.data.decode import open_input
+from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.inference.classifier import Classifier
 from vit.models.resnet import ResNet
@@ -26,21 +28,32 @@ class ImageTransform:
     """
 
     preprocess: Preprocess
+    augment: TrainTransform | None = None
+    """Random changes of a training image in place of the centre crop, by torch's generator."""
 
     def __call__(self, image: "Picture") -> Tensor:
-        pixels = self.preprocess(open_input(image, self.preprocess.channels))
-        return self.preprocess.normalize(pixels[None])[0]
+        opened, p = open_input(image, self.preprocess.channels), self.preprocess
+        if self.augment is None:
+            pixels = p(opened)
+        else:
+            bits = int(torch.randint(2**63 - 1, ()))
+            pixels = self.augment(opened, bits, p.image_size, mean=p.mean, std=p.std)
+        return p.normalize(pixels[None])[0]
 
 
-def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
-    """The evaluation preprocessing of a model from `vit.create_model` or `vit.load`.
+def transforms(
+    model: nn.Module | Classifier, *, training: bool | TrainTransform = False, **changes: Any
+) -> ImageTransform:
+    """The preprocessing of a model from `vit.create_model` or `vit.load`.
 
-    `changes`: fields of `vit.preprocessing.Preprocess`, such as `crop_fraction=1.0`. Fresh weights
-    have the defaults of training from scratch. Raises UserError if the weights do not record their
-    normalisation, unless `mean` and `std` are given.
+    `training`: True for the random crop and flip of the ViT paper's code, or other random changes;
+    else the evaluation's. `changes`: fields of `vit.preprocessing.Preprocess`, such as
+    `crop_fraction=1.0`. Fresh weights have the defaults of training from scratch. Raises UserError
+    if the weights do not record their normalisation, unless `mean` and `std` are given.
     """
+    augment = TrainTransform() if training is True else training or None
     if isinstance(model, Classifier):
-        return ImageTransform(model.preprocess.changed(**changes))
+        return ImageTransform(model.preprocess.changed(**changes), augment)
     if not isinstance(model, VisionTransformer | ResNet):
         raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
     recorded = model.preprocess
@@ -55,7 +68,7 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
         if recorded
         else Preprocess.for_model(model.config.size, model.config.in_channels)
     )
-    return ImageTransform(preprocess.changed(**changes))
+    return ImageTransform(preprocess.changed(**changes), augment)
 
 
 def recorded_preprocess(model: Model) -> Preprocess:

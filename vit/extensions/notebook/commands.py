@@ -1,0 +1,80 @@
+"""Commands as functions, for notebooks and scripts; options are those of the command, as keywords.
+
+`vit.knn("runs/a", "my_photos", k=[5, 10])` is `vit knn runs/a --data my_photos --k 5 10`. Raises
+UserError as the command does, also for an unknown option.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from vit.tables import resolve, rows
+
+Place = str | Path
+Table = dict[str, Any]
+
+
+def knn(model: Place, data: Place, **options: object) -> Table:
+    """Accuracy of weighted nearest neighbours among frozen features: `rows` of `k` and `accuracy`,
+    a share, as `vit knn --json` prints it.
+
+    Args:
+        model: A run, a model directory, a file of weights, a name or an address.
+        data: A folder, a CSV or Parquet file, or a data set by name.
+        options: Of `vit knn`, such as `k=[10, 20]`.
+    """
+    return _table("knn", str(model), data=data, **options)
+
+
+def fewshot(model: Place, data: Place, **options: object) -> Table:
+    """Accuracy of frozen features with a few images per class, as `vit fewshot --json` prints it;
+    see `knn`. Options such as `shots=[1, 5], seeds=3`."""
+    return _table("fewshot", str(model), data=data, **options)
+
+
+def probe(model: Place, data: Place, **options: object) -> Table:
+    """Accuracy of a logistic regression on frozen features, as `vit probe --json` prints it; see
+    `knn`. Options such as `num_c=45`."""
+    return _table("probe", str(model), data=data, **options)
+
+
+def check(data: Place, **options: object) -> Table:
+    """Bad files, copies, leaks and, with `model`, labels in doubt, as `vit data check --json` has
+    them. Options such as `out="data_check"`."""
+    return _table("data", "check", str(data), **options)
+
+
+def inspect(model: Place, *images: Place, **options: object) -> list[Path]:
+    """Attention maps, rollout, Grad-CAM and filters of a model for `images`, files or folders.
+
+    Returns the figures and the page that are written to `out`, by default inspection/. Options are
+    those of `vit inspect`; that of `--class` is `**{"class": "cat"}`.
+    """
+    text = _printed("inspect", [str(model), *map(str, images), *_words(options)])
+    return list(map(Path, text.splitlines()))
+
+
+def _table(command: str, *words: str, **options: object) -> Table:
+    return json.loads(_printed(command, [*words, *_words(options), "--json"]))
+
+
+def _printed(command: str, words: list[str]) -> str:
+    """What a command prints to stdout."""
+    with redirect_stdout(StringIO()) as output:
+        resolve(rows("commands")[command])(words)
+    return output.getvalue()
+
+
+def _words(options: dict[str, object]) -> Iterable[str]:
+    """Options of a command line: true is a flag, several values stand behind one option."""
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option
+        elif isinstance(value, list | tuple):
+            yield from (option, *map(str, value))
+        elif value is not None and value is not False:
+            yield f"{option}={value}"
