@@ -17,9 +17,9 @@ def __getattr__(name: str) -> object:
 
         return version("vitkit")
     if name not in _HOMES:
-        from vit.synonyms import missing
+        from vit.synonyms import Missing
 
-        raise missing("vit", name)
+        raise Missing("vit", name)
     from vit.tables import resolve
 
     return resolve(f"{_HOMES[name]}:{name}")

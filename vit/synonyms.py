@@ -20,15 +20,20 @@ def in_our_words(typed: list[str]) -> list[str] | None:
     return next((ours for ours in translations if ours is not None), None)
 
 
-def missing(owner: str, name: str) -> AttributeError:
-    """The error for an attribute that `owner` lacks, with what to type for another package's."""
-    answer = ""
-    if not name.startswith("_"):
+class Missing(AttributeError):
+    """An attribute that `owner` lacks. The text, made when it is read, answers for another
+    package's name."""
+
+    def __init__(self, owner: str, name: str) -> None:
+        super().__init__(owner, name, name=name)
+
+    def __str__(self) -> str:
+        answer = ""
         try:
-            in_our_words([owner, name])
+            in_our_words([*self.args])
         except UserError as error:
             answer = f": {error}"
-    return AttributeError(f"{owner} has no attribute {name!r}{answer}", name=name)
+        return f"{self.args[0]} has no attribute {self.name!r}{answer}"
 
 
 def keywords(call: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from benchmarks.lib.pages import ROOT, filled, generate, table
 from vit.extensions.words.command_lines import Word, words
+from vit.extensions.words.python_names import Name, names
 
 PAGE = ROOT / "docs" / "coming_from.md"
 HEADS = {
@@ -35,6 +36,19 @@ def _first(rows: Iterable[Word]) -> Iterable[Word]:
     return chosen.values()
 
 
+def name_cells(row: Name) -> tuple[str, str, str]:
+    """Theirs, ours and a remark."""
+    form = "{0}.{1}" if row.is_attribute else "{0}({1}=...)"
+    owner = row.owner.removesuffix(".__init__")
+    theirs = ", ".join(f"`{form.format(owner, name)}`" for name in row.names.split("|"))
+    ours = f"`{row.ours}`" if row.ours and "`" not in row.ours else row.ours
+    return (
+        theirs,
+        ours,
+        "; ".join(["works as typed"] * bool(row.same) + [row.note] * bool(row.note)),
+    )
+
+
 def page() -> str:
     """The page with its tables."""
     tables = {
@@ -43,7 +57,8 @@ def page() -> str:
         )
         for name, head in HEADS.items()
     }
-    return filled(PAGE, **tables)
+    in_python = table(("there", "here", ""), map(name_cells, names()))
+    return filled(PAGE, **tables, names=in_python)
 
 
 if __name__ == "__main__":

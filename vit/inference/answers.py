@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from torch import Tensor
 
 from vit.errors import AT_LEAST_ONE, Range, UserError, check_range, did_you_mean
-from vit.synonyms import missing
+from vit.synonyms import Missing
 from vit.tables import resolve, rows
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Prediction(SimpleNamespace):
 
     def __getattr__(self, name: str) -> None:
         if not any(name in answer.fields for answer in map(resolve, rows("answers").values())):
-            raise missing("Prediction", name)
+            raise Missing("Prediction", name)
 
 
 def rounded(probability: float) -> float:

@@ -22,7 +22,7 @@ from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 from vit.ranking import top_classes
-from vit.synonyms import keywords, missing
+from vit.synonyms import Missing, keywords
 from vit.weights.adapt import HEAD
 from vit.weights.formats import MissingFact
 from vit.weights.names import locate, named
@@ -175,7 +175,7 @@ class Classifier:
     if not TYPE_CHECKING:  # for type checkers such an attribute is an error
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise missing("Classifier", name)
+            raise Missing("Classifier", name)
 
     def __repr__(self) -> str:
         shown = some_of(map(repr, self.classes), 3)

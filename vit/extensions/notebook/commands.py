@@ -62,7 +62,7 @@ def _table(command: str, *words: str, **options: object) -> Table:
 
 
 def _printed(command: str, words: list[str]) -> str:
-    """What a command prints to stdout."""
+    """Text that a command prints to stdout."""
     with redirect_stdout(StringIO()) as output:
         resolve(rows("commands")[command])(words)
     return output.getvalue()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vit import signals
 from vit.console import show
@@ -14,6 +14,7 @@ from vit.extensions.reports.run_list import read_history
 from vit.inference.answers import Prediction
 from vit.inference.classifier import Classifier, load
 from vit.runs.records import read_summary
+from vit.synonyms import Missing
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
@@ -86,6 +87,11 @@ class Run:
     def classifier(self) -> Classifier:
         """The trained model with class names and preprocessing, as `vit.load` gives it."""
         return load(self.path)
+
+    if not TYPE_CHECKING:  # for type checkers such an attribute is an error
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise Missing("Run", name)
 
 
 def fit(
