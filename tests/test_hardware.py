@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from vit import hardware
-from vit.hardware import default_precision, keep_memory, limit_threads
+from vit.cli import process
+from vit.cli.process import keep_memory
+from vit.hardware import default_precision, limit_threads
 from vit.runs.trainer import limit_threads_of
 
 FAULTS = """
 import os, resource, sys
-from vit.hardware import keep_memory
+from vit.cli import process
+from vit.cli.process import keep_memory
 print(keep_memory())
 def step():
     for _ in range(4):
@@ -41,7 +44,9 @@ def test_kept_memory_is_not_requested_again_unless_the_user_sets_the_allocator()
     assert theirs[0] == "False"
 
 
-WAITING = "from vit.hardware import sleep_when_waiting as f; print(f()); import torch; print(f())"
+WAITING = (
+    "from vit.cli.process import sleep_when_waiting as f; print(f()); import torch; print(f())"
+)
 
 
 @pytest.mark.parametrize("name", [None, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
@@ -52,7 +57,7 @@ def test_waiting_threads_sleep_unless_the_user_sets_how_they_wait(name: str | No
     done = python(code, {**free, "OMP_DISPLAY_ENV": "verbose", **set_by_user})
     assert done.stdout.split() == (["False"] if name else ["True", "False"])  # torch is imported
     if name is None and "GOMP_SPINCOUNT" in done.stderr:  # GNU's OpenMP
-        assert f"GOMP_SPINCOUNT = '{hardware.SPINS}'" in done.stderr
+        assert f"GOMP_SPINCOUNT = '{process.SPINS}'" in done.stderr
 
 
 def test_another_system_keeps_its_allocator(monkeypatch: pytest.MonkeyPatch) -> None:

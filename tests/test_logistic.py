@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 
-from vit.logistic import FOLDS, can_fold, fit_head, held_out_logits, minimise, whole_folds
+from vit.logistic import FOLDS, fit_head, held_out_logits, minimise, whole_folds
 
 N, D = 40, 3
 RANDOM = np.random.default_rng(0)
@@ -66,9 +66,6 @@ def test_folds_take_whole_groups_the_largest_first() -> None:
     assert whole_folds(groups, 3).tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [2] * 2 + [1]
     order = torch.randperm(15, generator=torch.Generator().manual_seed(0))
     assert torch.equal(whole_folds(groups[order], 3), whole_folds(groups, 3)[order])
-    labels = torch.zeros(15)
-    assert can_fold(labels, groups) and can_fold(labels[:3], None)
-    assert not can_fold(labels, groups.clamp(0, 1)) and not can_fold(labels[:2], None)
 
 
 def test_held_out_answers_of_a_group_are_by_a_fit_without_it() -> None:
@@ -96,3 +93,15 @@ def test_bursts_that_are_recognised_are_not_taken_for_knowledge() -> None:
     z = near + 0.01 * torch.randn(400, 200, generator=generator, dtype=torch.float64)
     assert fit_head(z, labels, 2).accuracy(labels) > 0.95
     assert 0.3 < fit_head(z, labels, 2, groups=groups).accuracy(labels) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("images", "groups", "folds"), [(3, None, True), (2, None, False), (6, 3, True), (6, 2, False)]
+)
+def test_fewer_images_or_groups_than_folds_are_not_held_out(
+    images: int, groups: int | None, folds: bool
+) -> None:
+    z, labels = torch.from_numpy(FEATURES[:images]), torch.from_numpy(CLASSES[:images])
+    of_images = None if groups is None else torch.arange(images) % groups
+    fit = fit_head(z, labels, 3, (0.1,), groups=of_images)
+    assert (fit.held_out is not None) == folds

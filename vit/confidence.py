@@ -1,4 +1,4 @@
-"""Temperature scaling (arXiv:1706.04599, section 4.2), adaptive prediction sets (RAPS,
+"""The most probable classes, temperature scaling (arXiv:1706.04599, section 4.2), sets (RAPS,
 arXiv:2009.14193, section 2) and the energy score. Shapes: n b images, k classes."""
 
 import math
@@ -90,3 +90,12 @@ def cut(scores: Tensor, coverage: float, name: str = "coverage") -> float:
             f"measured on {len(scores):,}; ask for less, or train with a larger val"
         )
     return float(scores[rank - 1])
+
+
+def top_classes(scores: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """The `top` largest scores of each row `n k` and their classes, both `n t`, largest first.
+
+    Ties, which are common in bfloat16, go to the first classes; `torch.topk` takes any.
+    """
+    values, classes = scores.sort(dim=-1, descending=True, stable=True)
+    return values[..., :top], classes[..., :top]

@@ -118,7 +118,7 @@ class FittedHead:
     bias: Tensor
     """`k`."""
     held_out: Tensor | None
-    """Logits `n k`, of each image by a fit without its fold; None if `can_fold` is false."""
+    """Logits `n k`, of each image by a fit without its fold; None for too few to fold."""
     loss: float
     """Sum of the losses of `held_out`; 0 if there are none."""
 
@@ -154,7 +154,7 @@ def fit_head(
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
     z, weights = (features - mean) / std, None if class_weights is None else class_weights.to(mean)
     strength, held_out, least = strengths[-1], None, 0.0
-    if can_fold(labels, groups):
+    if len(labels if groups is None else groups.unique()) >= FOLDS:
         options = weights, fixed, groups
         tried = [held_out_logits(z, labels, num_classes, s, *options) for s in strengths]
         losses = [float(total_loss(logits, labels, weights)) for logits in tried]
@@ -163,11 +163,6 @@ def fit_head(
     fit = _fitted(z, labels, num_classes, strength, weights, fixed)
     weight = fit.weight / std
     return FittedHead(weight, fit.bias - weight @ mean, held_out, least)
-
-
-def can_fold(labels: Tensor, groups: Tensor | None) -> bool:
-    """True if there are at least FOLDS images, or groups of images."""
-    return len(labels if groups is None else groups.unique()) >= FOLDS
 
 
 def whole_folds(groups: Tensor, folds: int) -> Tensor:

@@ -1,20 +1,24 @@
-"""SIGINT, SIGTERM and SIGUSR1 end a command at once or, if deferred, at the next safe point.
+"""The end of a process: SIGINT, SIGTERM and SIGUSR1 end a command at once or, if deferred, at the
+next safe point.
 
 A SLURM job can ask for SIGUSR1 some time before its limit. Exit statuses are those of a shell: 130
 after SIGINT, 143 after SIGTERM, 138 after SIGUSR1 on Linux. A signal that the parent process
 ignores (nohup, a background job) stays ignored.
 """
 
+import atexit
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, SimpleNamespace
+from typing import NoReturn
 
-from vit.exit import end_at_once
-
+end_at_once = os._exit
+"""Ends the process from a signal handler or a thread, where nothing else may run."""
 DOUBLED_SECONDS = 2.0
 """A second SIGTERM within this time is the first one again, which the scheduler sends to all
 processes and a launcher passes on to them."""
@@ -111,3 +115,17 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             # Not print: the signal may have interrupted a write to its buffer.
             os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
+
+
+def end(status: int) -> NoReturn:
+    """Ends the process as Python does, but leaves freeing memory to the system.
+
+    Python frees module by module: 1.9 s after `vit fit -c quickstart --steps 1`, 0.1 s without it
+    (medians of 7 each, in turns; 2 cores of an AMD EPYC shared with other work, Python 3.11).
+    """
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has closed the pipe
+            stream.flush()
+    end_at_once(status)

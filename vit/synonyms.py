@@ -21,19 +21,16 @@ def in_our_words(typed: list[str]) -> list[str] | None:
 
 
 class Missing(AttributeError):
-    """An attribute that `owner` lacks. The text, made when it is read, answers for another
-    package's name."""
-
-    def __init__(self, owner: str, name: str) -> None:
-        super().__init__(owner, name, name=name)
+    """The first argument has no attribute of the second's name. The text, made when it is read,
+    answers for another package's name."""
 
     def __str__(self) -> str:
-        answer = ""
+        owner, name, answer = *self.args, ""
         try:
-            in_our_words([*self.args])
+            in_our_words([owner, name])
         except UserError as error:
             answer = f": {error}"
-        return f"{self.args[0]} has no attribute {self.name!r}{answer}"
+        return f"{owner} has no attribute {name!r}{answer}"
 
 
 def keywords(call: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""Writable folders, and files that appear whole or not at all."""
+"""The cache, writable folders, and files that appear whole or not at all."""
 
 import json
 import os
@@ -13,6 +13,14 @@ from tempfile import TemporaryFile
 from vit.errors import UserError
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names made by `beside`
+
+
+def cache_directory() -> Path:
+    """VIT_CACHE, or `vit` in the user's cache directory; it may not exist yet."""
+    if folder := os.environ.get("VIT_CACHE"):
+        return Path(folder)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, "vit")
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks.lib.pages import ROOT, results_path, span
+from vit.cli.process import keep_memory
 from vit.console import Meter
 from vit.extensions.compute.flops import Work, counted
 from vit.extensions.compute.timing import (
@@ -41,7 +42,7 @@ from vit.extensions.compute.timing import (
     num_turns,
     training,
 )
-from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
+from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.building import build_empty

@@ -16,8 +16,7 @@ from benchmarks.papers.data_size import run as data_size
 from benchmarks.papers.self_training import run as self_training
 from vit.extensions.compute.candidate import from_config
 from vit.models.zoo import model_config
-from vit.recipes import find_recipe
-from vit.yaml_reader import read_options
+from vit.recipes import find_recipe, read_options
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 LEFT_OUT = {"bee", "dog"}

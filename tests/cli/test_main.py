@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.command import TINY, Vit
-from vit.cache import cache_directory
-from vit.cli import recipes
 from vit.errors import UserError
+from vit.extensions.recipes import cli_recipes as recipes
 from vit.tables import rows
 from vit.training.image_classifier import ImageClassifier
+from vit.writing import cache_directory
 
 HEAVY = """\
 import sys
@@ -35,8 +35,8 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     heavy, modules = done.stderr.splitlines()
     assert (done.returncode, heavy) == (0, "")
     if args == ["--help"]:
-        light = "console errors exit hardware signals tables".split()
-        assert modules.split() == ["vit", "vit.cli", "vit.cli.main", *(f"vit.{n}" for n in light)]
+        light = "cli cli.main cli.process console errors signals synonyms tables".split()
+        assert modules.split() == ["vit", *(f"vit.{name}" for name in light)]
 
 
 def test_the_options_in_the_help_exist() -> None:
@@ -82,7 +82,7 @@ def test_an_unexpected_error_is_one_line_and_a_file(
     [line] = done.err.splitlines()
     [file] = (cache_directory() / "errors").iterdir()
     what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    start = "vit: unexpected error in vit.cli.recipes: "
+    start = "vit: unexpected error in vit.extensions.recipes.cli_recipes: "
     assert line == f"{start}{what}; the traceback is in {file}"
     assert file.read_text().startswith("Traceback (most recent call last):")
     assert "in fail" in file.read_text()
@@ -146,7 +146,8 @@ def test_the_process_ends_with_the_status_and_all_of_its_output(
     deadline: Callable[[float], float],
 ) -> None:
     code = (
-        "import atexit, concurrent.futures, sys; from vit.cli import main, recipes\n"
+        "import atexit, concurrent.futures, sys\n"
+        "from vit.cli import main; from vit.extensions.recipes import cli_recipes as recipes\n"
         "atexit.register(print, 'at exit')\n"
         "pool = concurrent.futures.ThreadPoolExecutor()\n"  # as OpenVINO leaves one
         "pool.submit(int)\n"

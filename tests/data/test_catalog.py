@@ -21,8 +21,7 @@ from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.extensions.compute.table6 import ACCURACIES, column_of
 from vit.extensions.transfer.protocols import PAPER
-from vit.recipes import list_recipes
-from vit.yaml_reader import read_options
+from vit.recipes import list_recipes, read_options
 
 RNG = np.random.default_rng(0)
 

@@ -10,7 +10,7 @@ import torch
 from tests.command import TINY, Vit, coloured, table
 from vit import console
 from vit.cli.main import main
-from vit.yaml_reader import read_options
+from vit.recipes import read_options
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
 

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from tests.command import TINY, Vit
-from vit import yaml_reader
+from vit import recipes
 from vit.data.settings import Sampling
 from vit.runs import fit
 from vit.runs.short_names import Words
@@ -42,7 +42,7 @@ def test_a_rate_is_read_parsed_and_built_once(
 
     monkeypatch.setattr(torch.optim.AdamW, "__init__", record)
     counting(Words, "_read", lambda words, left, parts: f"read {left[0]}")
-    counting(yaml_reader, "load_yaml", lambda text, source: f"open {Path(source).name}")
+    counting(recipes, "load_yaml", lambda text, source: f"open {Path(source).name}")
     counting(parser, "parse_args", lambda parser, args: f"parse {parser.prog}")
     counting(parser, "instantiate", lambda parser, config: f"build {'model' in config}")
     counting(Sampling, "__post_init__", lambda sampling: f"sample {sampling.repeats}")

@@ -19,10 +19,10 @@ import vit.runs.finish
 from tests.command import TINY, Vit, coloured, contents, logged, saved, table
 from tests.killing import in_child, killed_at, with_small_files
 from vit.cli.main import main
+from vit.recipes import read_options
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
 from vit.weights.identity import identity
-from vit.yaml_reader import read_options
 
 # Three steps per epoch; every epoch is saved.
 RUN = ("--save_every=0", "--trainer.max_epochs=8", "--trainer.log_every_n_steps=1")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.command import TINY, Vit
+from vit.recipes import read_options
 from vit.runs.options import Options
 from vit.runs.short_names import SHORT, Words
-from vit.yaml_reader import read_options
 
 LIGHT = """\
 import contextlib, io, json, sys

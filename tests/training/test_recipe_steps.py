@@ -23,12 +23,11 @@ from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build
 from vit.models.encoder import DropPath
-from vit.recipes import find_recipe
+from vit.recipes import find_recipe, read_options
 from vit.training.draws import StepDraws
 from vit.training.schedules import Schedule
 from vit.weights.native import save_native
 from vit.weights.pretrained import create_model
-from vit.yaml_reader import read_options
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,10 +13,9 @@ from typing import NoReturn
 
 import vit
 from vit import signals
+from vit.cli.process import keep_memory, sleep_when_waiting
 from vit.console import say
 from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
-from vit.exit import end
-from vit.hardware import keep_memory, sleep_when_waiting
 from vit.tables import lines, resolve, rows
 
 EXAMPLES = """\
@@ -103,8 +102,7 @@ def _status(error: BaseException) -> int:
 
 def _unexpected(error: BaseException) -> str:
     """The line about an internal error, whose traceback is written to a file in the cache."""
-    from vit.cache import cache_directory
-    from vit.writing import write_text
+    from vit.writing import cache_directory, write_text
 
     name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     path = cache_directory() / "errors" / name
@@ -128,4 +126,4 @@ def entry() -> NoReturn:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-    end(status)
+    signals.end(status)

@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from vit.cache import cache_directory
 from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
@@ -14,6 +13,7 @@ from vit.data.settings import Reading
 from vit.data.sources import PathList, Splits, missing_files
 from vit.errors import UserError, did_you_mean, did_you_mean_beside
 from vit.tables import resolve
+from vit.writing import cache_directory
 
 
 def find_splits(

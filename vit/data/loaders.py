@@ -10,10 +10,9 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, Sample, collate
-from vit.exit import end_at_once
 from vit.hardware import available_cores
 from vit.preprocessing import Size
-from vit.signals import HANDLED
+from vit.signals import HANDLED, end_at_once
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""

@@ -45,7 +45,6 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.facts import Facts
 from vit.preprocessing import Preprocess, Size, picture
-from vit.synonyms import keywords
 
 
 class ImageData(LightningDataModule):
@@ -94,7 +93,6 @@ class ImageData(LightningDataModule):
     _splits: Splits | None = None
     skip_option = "--data.loading.on_error skip"
 
-    @keywords
     def __init__(
         self,
         dataset: str | None = None,

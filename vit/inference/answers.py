@@ -1,4 +1,4 @@
-"""Answers of a classifier: what is asked, and the fields of a prediction."""
+"""Answers of a classifier, and fields of predictions. Shapes: b images, k classes, d features."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 class Answer(Protocol):
     """Fields that a prediction gains: a row of the table `answers`, under the option that asks for
-    it by a number.
-
-    Shapes: b images, k classes, d numbers of the head's input.
-    """
+    it by a number."""
 
     allowed: ClassVar[Range]
     """Range of the number."""

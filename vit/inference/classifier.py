@@ -8,10 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit.confidence import carried_over
+from vit.confidence import carried_over, top_classes
 from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
@@ -21,7 +22,6 @@ from vit.inference.runtimes import Precision, computed, is_export, open_export
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
-from vit.ranking import top_classes
 from vit.synonyms import Missing, keywords
 from vit.weights.adapt import HEAD
 from vit.weights.formats import MissingFact
@@ -30,8 +30,6 @@ from vit.weights.pretrained import load_pretrained
 from vit.weights.weight_file import find_weights
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from vit.data.decode import Picture
 
     Source = Picture | Tensor
@@ -55,6 +53,8 @@ class Classifier:
     """The classes are paths in a tree."""
     folder: Path | None = None
     """Folder of the weights, in which answers find measurements of them."""
+    runtime: str | None = None
+    """Name of the runtime that computes in place of PyTorch."""
 
     def __post_init__(self) -> None:
         self.model.eval()
@@ -64,11 +64,6 @@ class Classifier:
     def names(self) -> list[str]:
         """The classes, as ultralytics calls them."""
         return self.classes
-
-    @property
-    def runtime(self) -> str | None:
-        """Name of the runtime that computes in place of PyTorch."""
-        return None
 
     def activated(self, logits: Tensor) -> Tensor:
         """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
@@ -203,7 +198,7 @@ def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Source]":
     return images if isinstance(images, list | tuple | Iterator) else [images]
 
 
-def _array(image: Tensor) -> "np.ndarray":
+def _array(image: Tensor) -> np.ndarray:
     """uint8 `h w c` of `c h w`, uint8 or in [0, 1]. UserError for another tensor."""
     if image.is_floating_point() and 0 <= image.min() and image.max() <= 1:
         image = (image * 255).round().to(torch.uint8)
@@ -237,16 +232,16 @@ def load(
     """
     if is_export(path):
         loaded = open_export(path, precision, engine)
-        loaded = loaded.at(1.0) if raw else loaded
     elif engine != "torch":
-        loaded = computed(_from_weights(path, raw=raw), precision, engine)
+        loaded = computed(_from_weights(path), precision, engine)
     else:
-        loaded = _from_weights(path, raw=raw)
+        loaded = _from_weights(path)
         loaded.model.to(getattr(torch, precision))
+    loaded = loaded.at(1.0) if raw else loaded
     return loaded if device is None else loaded.to(device)
 
 
-def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
+def _from_weights(path: str | Path) -> Classifier:
     row = named(path)
     if row is not None and not row.outputs:
         raise _without_classes(row.name)
@@ -273,7 +268,7 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
         note(text)
     if not report.classes:
         note("the weights name no classes; numbers stand for them")
-    classifier = Classifier(
+    return Classifier(
         model,
         report.classes or [str(i) for i in range(model.config.num_classes)],
         Preprocess.from_dict(report.preprocess),
@@ -281,8 +276,7 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
         thresholds=report.thresholds or [],
         tree=report.tree,
         folder=None if row is not None else find_weights(Path(weights)).parent,
-    )
-    return classifier if raw else classifier.at(report.temperature or 1.0)
+    ).at(report.temperature or 1.0)
 
 
 def _without_classes(path: str | Path, reason: str = "is an encoder without classes") -> UserError:

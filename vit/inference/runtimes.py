@@ -14,8 +14,6 @@ if TYPE_CHECKING:  # it imports this module
     from vit.inference.classifier import Classifier
 
 Precision = Literal["float32", "bfloat16"]
-
-
 Opener = Callable[[Path, Precision, str], "Classifier"]
 """A row of `engines`, under the suffix of the files that it opens: the classifier in a file,
 computed by the engine that the word names.

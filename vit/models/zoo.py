@@ -51,9 +51,7 @@ def config_from_dict(values: object) -> ModelConfig:
         raise UserError(f"model={shorten(values)} is not an object of fields")
     architecture = values.get("architecture", "vit")
     if not isinstance(architecture, str) or architecture not in kinds:
-        raise UserError(
-            f"architecture={shorten(repr(architecture))} is not one of {', '.join(kinds)}"
-        )
+        raise UserError(f"architecture={shorten(repr(architecture))} is not one of {[*kinds]}")
     return kinds[architecture].from_dict(values)
 
 

@@ -17,6 +17,7 @@ from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError, check_types, shorten
 from vit.preprocessing import check_choice
+from vit.recipes import flat
 from vit.runs.directory import find_checkpoint
 from vit.runs.following import same_place
 from vit.runs.lineage import known_by, note_seen
@@ -39,7 +40,6 @@ from vit.training.callbacks.progress import RunProgress
 from vit.training.callbacks.stopping import StopTogether
 from vit.weights.archives import read_checkpoint
 from vit.weights.pretrained import inspect_pretrained
-from vit.yaml_reader import flat
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (

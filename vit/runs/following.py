@@ -12,12 +12,12 @@ from vit.data.module import ImageData
 from vit.data.settings import Columns, InputFormat
 from vit.data.trained_on import Known, digests
 from vit.errors import UserError
+from vit.recipes import flat
 from vit.runs.lineage import note_seen
 from vit.runs.records import Record, is_run, recorded_options
 from vit.runs.short_names import Words
 from vit.training.network_training import RECOMPUTE
 from vit.weights.pretrained import inspect_pretrained
-from vit.yaml_reader import flat
 
 FOLLOWED = (
     *("splits.seed", "splits.test_fraction", "labels", "label_separator", "channels"),

@@ -28,7 +28,7 @@ from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.models.fields import changed
-from vit.recipes import DEFAULT_RECIPE
+from vit.recipes import DEFAULT_RECIPE, load_yaml
 from vit.runs.following import TEACHER, fill_from_weights, followed
 from vit.runs.lineage import known_by
 from vit.runs.mistakes import check_given, explaining
@@ -39,7 +39,6 @@ from vit.tables import resolve, rows
 from vit.training.callbacks.stopping import Patience
 from vit.training.network_training import ADAMW  # pyright: ignore[reportUnknownVariableType]
 from vit.weights.identity import identity
-from vit.yaml_reader import load_yaml
 
 PARSER: Record = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""

@@ -22,9 +22,8 @@ from lightning.pytorch.callbacks import Callback
 
 from vit.console import is_first_process
 from vit.errors import UserError
-from vit.exit import end_at_once
 from vit.runs.records import Record
-from vit.signals import deferred
+from vit.signals import deferred, end_at_once
 from vit.training.lightning_internals import take_children
 
 HANDED_DOWN = "VIT_RUN"

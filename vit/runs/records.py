@@ -6,7 +6,7 @@ from typing import Any
 
 from vit.console import note
 from vit.errors import UserError, check_types, did_you_mean_beside
-from vit.yaml_reader import read_options
+from vit.recipes import read_options
 
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
 HEADER = "# vit: the resolved options of a run\n"

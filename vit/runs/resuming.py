@@ -8,10 +8,10 @@ from lightning.pytorch import LightningModule, Trainer
 from vit.console import note
 from vit.data.module import ImageData
 from vit.errors import UserError, check_types, shorten, some_of
+from vit.recipes import flat
 from vit.runs.options import Module, Options
 from vit.runs.records import CONFIG, Record
 from vit.training.parts import from_all_processes
-from vit.yaml_reader import flat
 
 FREE = {"dropout", "drop_path", "drop_path_uniform", "num_classes"}
 """Fields of an architecture on which neither weights nor outputs in evaluation depend."""

@@ -15,12 +15,19 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
-from vit.confidence import TRUST, carried_over, cut, energy, fit_temperature, set_scores
+from vit.confidence import (
+    TRUST,
+    carried_over,
+    cut,
+    energy,
+    fit_temperature,
+    set_scores,
+    top_classes,
+)
 from vit.console import is_first_process, note, say
 from vit.data.module import ImageData
 from vit.data.sources import PathList, SplitName
 from vit.label_tree import LabelTree
-from vit.ranking import top_classes
 from vit.runs.predictions import Predictions
 from vit.runs.records import Record
 from vit.runs.trainer import Module, callbacks_of

@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from vit.errors import UserError, did_you_mean
-from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.recipes import DEFAULT_RECIPE, find_recipe, flat, load_yaml, read_options
 from vit.runs.records import Record, is_run, recorded_options
 from vit.tables import rows
-from vit.yaml_reader import flat, load_yaml, read_options
 
 SHORT = {
     "data": "data.root",

@@ -72,7 +72,9 @@ def place_loops(
     epochs, batch = divmod(batches, batches_per_epoch)
     if batches and not batch and validation_due:
         epochs, batch = epochs - 1, batches_per_epoch
-    due = validation_due and _validates(trainer, epochs)
+    every = trainer.check_val_every_n_epoch
+    due = validation_due and (every is None or (epochs + 1) % every == 0)
+    due = due and trainer.enable_validation
     if not due and batch == batches_per_epoch:
         epochs, batch = epochs + 1, 0
     if trainer.max_epochs not in (None, -1):
@@ -124,12 +126,6 @@ def begin_with_validation(trainer: Trainer, step: int) -> Callable[[], None]:
         del loop._should_check_val_fx
 
     return put_back
-
-
-def _validates(trainer: Trainer, epoch: int) -> bool:
-    """True if this trainer validates in the epoch (from 0)."""
-    every = trainer.check_val_every_n_epoch
-    return trainer.enable_validation and (every is None or (epoch + 1) % every == 0)
 
 
 def _counts(number: int, *, completed: int) -> dict[str, int]:

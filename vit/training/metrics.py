@@ -10,9 +10,9 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection, SumMetric
 
+from vit.confidence import top_classes
 from vit.facts import Facts
 from vit.logistic import total_loss
-from vit.ranking import top_classes
 from vit.tables import resolve, rows
 from vit.weights.report import LoadReport
 

@@ -7,9 +7,9 @@ import pytest
 from tests.command import TINY, Vit, saved
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
+from vit.recipes import read_options
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.archives import read_checkpoint
-from vit.yaml_reader import read_options
 
 TEACHER = ("--model.loss.teacher=vit.Distillation", "--model.loss.teacher.weights=weights")
 WAYS = {

@@ -11,12 +11,12 @@ from filelock import FileLock
 
 from tests.extensions.formats.loopback import Handler, Server, url
 from vit import console
-from vit.cache import cache_directory
 from vit.cli.main import main
 from vit.errors import UserError
 from vit.extensions.formats import download as downloads
 from vit.extensions.formats.download import download
 from vit.extensions.formats.hub import fetch
+from vit.writing import cache_directory
 
 CONTENT = b"PK\x03\x04" + bytes(range(256)) * 10_000
 SHIPPED = list(downloads.HANDLERS)

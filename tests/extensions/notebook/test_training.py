@@ -14,8 +14,8 @@ from torchvision.datasets import ImageFolder
 import vit
 from tests.command import TINY, Vit
 from vit.errors import UserError
+from vit.recipes import read_options
 from vit.signals import Stopped
-from vit.yaml_reader import read_options
 
 OPTIONS: dict[str, Any] = {
     "model": {

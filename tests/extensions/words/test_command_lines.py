@@ -13,10 +13,10 @@ from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.extensions.scale import batch_trial
 from vit.extensions.words.command_lines import Word, in_our_words, words
+from vit.recipes import flat
 from vit.runs import options
 from vit.runs.options import Options
 from vit.runs.short_names import SHORT
-from vit.yaml_reader import flat
 
 __all__ = ["vit"]
 

@@ -23,7 +23,6 @@ OWNERS: dict[str, Any] = {
 FUNCTIONS: dict[str, Any] = {
     "Classifier.predict": vit.Classifier.predict,
     "ImageClassifier.__init__": vit.ImageClassifier.__init__,
-    "ImageData.__init__": vit.ImageData.__init__,
     "create_model": vit.create_model,
     "list_models": vit.list_models,
     "load": vit.load,
@@ -32,7 +31,6 @@ POSITIONAL: dict[str, tuple[Any, ...]] = {
     "create_model": ("vit_ti16",),
     "Classifier.predict": (OWNERS["Classifier"], []),
     "ImageClassifier.__init__": (vit.ImageClassifier.__new__(vit.ImageClassifier),),
-    "ImageData.__init__": (vit.ImageData.__new__(vit.ImageData),),
 }
 CONFIGURED = vit.ViTConfig.__dataclass_fields__
 ATTRIBUTES = [(row, name) for row in names() for name in row.names.split("|") if row.is_attribute]

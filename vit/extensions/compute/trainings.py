@@ -19,8 +19,7 @@ from vit.extensions.compute.candidate import (
 from vit.extensions.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
-from vit.recipes import find_recipe
-from vit.yaml_reader import read_options
+from vit.recipes import find_recipe, read_options
 
 UNNAMED = "vit_ti16"
 """Model of `vit fit` if a recipe names none."""

@@ -103,8 +103,8 @@ def usual(numbers: tuple[int, ...], most: int, reason: str) -> list[int]:
 
 def load_frozen(options: Namespace, layer: "Layer") -> "Frozen":
     """MODEL with its weights, and its preprocessing changed by the options."""
-    from vit.cache import cache_directory
     from vit.extensions.evaluation.frozen import Frozen, Reading
+    from vit.writing import cache_directory
 
     reading = Reading(
         image_size=_image_size(options.image_size),

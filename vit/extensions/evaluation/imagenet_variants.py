@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vit.confidence import top_classes
 from vit.data.sources import PathList
 from vit.errors import UserError, some_of
 from vit.extensions.formats.class_names import imagenet_numbers
 from vit.extensions.reports.reliability import expected_calibration_error
-from vit.ranking import top_classes
 
 NUM_CLASSES = 1000
 NUM_SHIFTED = 200

@@ -22,9 +22,9 @@ from urllib.parse import urldefrag, urlsplit
 from filelock import FileLock, Timeout
 
 from vit import console
-from vit.cache import cache_directory
 from vit.console import Meter
 from vit.errors import UserError
+from vit.writing import cache_directory
 
 TIMEOUT_SECONDS = 30
 """How long a server may be silent."""

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from vit.cache import cache_directory
 from vit.errors import UserError, did_you_mean, did_you_mean_beside, shorten
 from vit.extensions.formats.download import offline, say
 from vit.extensions.formats.hub import download_weights, url_of
@@ -25,6 +24,7 @@ from vit.extensions.formats.refusals import reason
 from vit.models.config import ViTConfig
 from vit.models.zoo import model_config
 from vit.weights.names import HUB_PREFIX, NamedWeights, Names, architecture_of
+from vit.writing import cache_directory
 
 _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 
@@ -131,7 +131,7 @@ class Published(NamedWeights):
         ).to_dict()
 
     def place(self, folder: Path | None = None) -> Path:
-        """Place of its file. `folder`: by default `vit.cache.cache_directory()`."""
+        """Place of its file. `folder`: by default `vit.writing.cache_directory()`."""
         file_name = self.address.rpartition("/")[2]
         return (folder or cache_directory()) / "weights" / self.name / file_name
 

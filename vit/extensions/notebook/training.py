@@ -153,7 +153,7 @@ def _options(
 
     from vit.data.sources import SPLIT_WORDS
     from vit.extensions.notebook.program_options import ProgramOptions
-    from vit.yaml_reader import flat
+    from vit.recipes import flat
 
     for callback in callbacks:
         if not isinstance(callback, Callback):

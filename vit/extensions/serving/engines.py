@@ -107,9 +107,9 @@ class EngineClassifier(Classifier):
     _: KW_ONLY
     engine: Engine
 
-    @property
-    def runtime(self) -> str:
-        return self.engine.name
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.runtime = self.engine.name
 
     def outputs(self, pixels: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
         named = self.engine.tensors(pixels)

@@ -20,13 +20,12 @@ import fsspec
 import fsspec.config
 from filelock import FileLock
 
-from vit.cache import cache_directory
 from vit.console import note
 from vit.data.find import check_source
 from vit.data.scan import EXTENSIONS, entries
 from vit.data.sources import SPLIT_WORDS, SplitName, by_split
 from vit.errors import UserError, shorten, some_of
-from vit.writing import atomic, write_text
+from vit.writing import atomic, cache_directory, write_text
 
 SUFFIX, PARQUET = _SUFFIXES = ".tar", ".parquet"
 _SPLIT = re.compile(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vit.ranking import top_classes
+from vit.confidence import top_classes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

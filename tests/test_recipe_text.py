@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from vit.errors import UserError
-from vit.recipes import list_recipes
-from vit.yaml_reader import load_yaml, read_options
+from vit.recipes import list_recipes, load_yaml, read_options
 
 REFUSED = [
     ("a: 1\nb: 2\na: 3", "f, line 3: not valid YAML: 'a' is given twice; keep one"),

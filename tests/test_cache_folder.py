@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.cache import cache_directory
+from vit.writing import cache_directory
 
 
 def test_the_folder_is_the_variables_or_the_users(
