@@ -89,7 +89,8 @@ def test_a_page_of_measured_logits_is_that_of_its_results(script: ModuleType) ->
     [file] = (ROOT / "benchmarks" / "results").glob(f"{name}*.json")
     document = pages.load(f"results/{file.stem}")
     page = script.PAGE.read_text(encoding="utf-8")
-    assert pages.filled(script.PAGE, table=script.text(document)) == page
+    texts = {"summary": script.summary(document), "table": script.text(document)}
+    assert pages.filled(script.PAGE, **texts) == page
 
 
 def test_padding_is_counted_as_a_sum_of_ones_counts_it() -> None:
