@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.lib.pages import ROOT, generate
 
 DOCS = ROOT / "docs"
-PAGES = ("backbone", "evaluation", "inspection", "weights", "your_own_loop")
+PAGES = ("backbone", "evaluation", "inspection", "notebook", "weights", "your_own_loop")
 """Pages whose Python is run by tests."""
 
 HOSTED = """\
@@ -39,11 +39,12 @@ RUN = "!vit fit --data my_photos/ --image-size 112 --steps 20  # runs/my_photos-
 
 
 def notebook(page: str) -> dict[str, Any]:
-    """The notebook (nbformat 4.5) of a page's Markdown."""
+    """The notebook (nbformat 4.5) of a page's Markdown. A page that trains on the digits needs no
+    files."""
     files = f"{FILES}\n{RUN}" if "runs/my_photos-finetune" in page else FILES
+    cells = [("code", HOSTED)] if "runs/digits" in page else [("code", HOSTED), ("code", files)]
     page = re.sub(r"\]\((?!https?:|#)", "](../", page)  # links, from a folder below
     parts = re.split(r"^```python\n(.*?)^```\n", page, flags=re.DOTALL | re.MULTILINE)
-    cells = [("code", HOSTED), ("code", files)]
     cells += [("code" if i % 2 else "markdown", part.strip("\n")) for i, part in enumerate(parts)]
     return {
         "cells": [_cell(i, kind, text) for i, (kind, text) in enumerate(cells) if text],

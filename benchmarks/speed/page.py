@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.lib.model_verdicts import mean_ratio, verdicts
 from benchmarks.lib.pages import ROOT, generate, load, plus_minus, span, spread, table
+from benchmarks.lib.speed_summary import summary
 
 TEXTS = {
     name: f"{text.rstrip()}\n"
@@ -294,7 +295,8 @@ def page() -> str:
             f"the results are from several machines: {sorted(names)}; measure again on one"
         )
     cores = max(machine["cores"] for machine in machines)
-    parts = [TEXTS["head"].format(**{**machines[0], "cores": cores})]
+    words = TEXTS["summary"].format(**summary()).rstrip()
+    parts = [TEXTS["head"].format(**{**machines[0], "cores": cores}, summary=words)]
     for what, section in BY_MACHINE.items():
         for path in sorted(RESULTS.glob(f"{what}_cpu_*.json")):
             parts += section(load(f"results/{path.stem}"))

@@ -74,7 +74,7 @@ def test_every_column_of_the_paper_has_its_data_set():
 
 def test_the_help_names_every_data_set():
     assert ImageData.__doc__ is not None
-    assert f"if need be: {', '.join(catalog.CATALOG)}." in ImageData.__doc__
+    assert f"if need be: {', '.join(catalog.CATALOG)}." in " ".join(ImageData.__doc__.split())
 
 
 MEAN_STD = {

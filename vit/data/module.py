@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from vit.data.batches import BatchSize, asked_sizes, batches_per_epoch, divided
 from vit.data.beginnings import check_beginnings
-from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset, Sample
 from vit.data.decode import opener
 from vit.data.find import check_source, find_splits
@@ -54,7 +53,8 @@ class ImageData(LightningDataModule):
     and `dataset` only says what they are: `vit fit -c cifar10 --data.root my_cifar/`.
 
     Args:
-        dataset: A dataset by name, downloaded if need be: {datasets}.
+        dataset: A dataset by name, downloaded if need be: digits, cifar10, cifar100, svhn, stl10,
+            eurosat, oxford_iiit_pet, flowers102, food101, dtd, imagenet.
         root: A folder of class folders, with or without train/, val/ and test/ above them; a CSV or
             Parquet file with the columns path, label and, optionally, split; or tar shards: a
             folder of them, a quoted 'train-{000..127}.tar', or addresses. Wins over dataset.
@@ -394,7 +394,3 @@ class ImageData(LightningDataModule):
         pinned = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
         shape = self.image_size, self.channels
         return make_loader(dataset, *shape, num_workers=workers, pin_memory=pinned, **options)
-
-
-if ImageData.__doc__ is not None:  # its arguments' help texts
-    ImageData.__doc__ = ImageData.__doc__.replace("{datasets}", ", ".join(CATALOG))
