@@ -186,7 +186,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         rows.append(row)
         print(row, file=sys.stderr, flush=True)
     has_networks = bool(installed("segmentation_models_pytorch"))
-    steps = 2 if options.quick else 60
+    steps = 2 if options.quick else 40
     networks = segmentations(steps) if has_networks else []
     content = document("timm_tests", rows, quick=options.quick, segmentations=networks)
     content["versions"] |= installed("timm", "segmentation_models_pytorch")
