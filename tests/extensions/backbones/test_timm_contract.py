@@ -44,6 +44,12 @@ def pair(ours: str, theirs: str, folder: Path, **options: Any) -> tuple[Any, Any
     return one, other
 
 
+def images_for(ours: str) -> Tensor:
+    """Images of the size that timm's model needs, or of a small one if any will do."""
+    side = 64 if ours == "bit_r50x1" else 224
+    return random_images(1, 3, side, side)
+
+
 def assert_same(ours: Tensor, theirs: Tensor) -> None:
     scale = float(theirs.abs().max())
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * scale)
@@ -75,7 +81,7 @@ def test_maps_are_timms(ours: str, theirs: str, layers: Any, tmp_path: Path) -> 
     # timm's own default of a hybrid are stages of its ResNet; ours are layers, as of every ViT.
     chosen |= {"feature_cls": "getter"} if ours != "bit_r50x1" else {}
     one, other = pair(ours, theirs, tmp_path, features_only=True, **chosen)
-    images = random_images(1, 3, 224, 224)
+    images = images_for(ours)
     with torch.inference_mode():
         maps = one(images), other(images)
     for a, b in zip(*maps, strict=True):
@@ -90,8 +96,9 @@ def test_a_model_is_timms_in_what_it_says_and_answers(
     ours: str, theirs: str, tmp_path: Path
 ) -> None:
     one, other = pair(ours, theirs, tmp_path)
-    names = ("num_classes", "in_chans", "num_features", "head_hidden_size", "global_pool")
-    for name in names if ours != "bit_r50x1" else names[:-1]:  # there in the head
+    names = ["num_classes", "in_chans", "num_features", "head_hidden_size"]
+    names += [] if ours == "bit_r50x1" else ["global_pool", "embed_dim"]  # which timm's lacks
+    for name in names:
         assert getattr(one, name) == getattr(other, name), name
     for name in ("classifier", "first_conv", "pool_size", "input_size"):
         assert one.default_cfg.get(name) == other.default_cfg[name], name
@@ -101,7 +108,7 @@ def test_a_model_is_timms_in_what_it_says_and_answers(
         for model in (one, other)
     ]
     assert depths[0] == depths[1]
-    images = random_images(1, 3, 224, 224)
+    images = images_for(ours)
     with torch.inference_mode():
         assert_same(one(images), other(images))
         if ours != "deit_ti16_distilled":  # timm's pools in any case
@@ -114,6 +121,8 @@ def test_a_model_is_timms_in_what_it_says_and_answers(
 @every_backbone
 def test_the_model_itself_gains_the_contract(build: Any, tmp_path: Path) -> None:
     model, images = build(), random_images(2, 3, 64, 64)
+    plain = (model.num_classes, model.head_hidden_size, model.embed_dim)
+    assert plain == (*model.head_layers[0].weight.shape[:2], model.features(images).shape[-1])
     before, names = model(images), [*model.state_dict()]
     contract = vit.as_timm(model)
     assert contract is model and [*contract.state_dict()] == names
