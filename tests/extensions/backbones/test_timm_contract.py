@@ -154,6 +154,17 @@ def test_layers_that_no_output_needs_are_removed(build: Any, indices: Any, norm:
     )
 
 
+def test_a_model_that_timm_has_saved_is_read_by_timm(tmp_path: Path) -> None:
+    model = filled(timm.create_model("vit_ti16", num_classes=3, img_size=64))
+    timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    images = random_images(1, 3, 64, 64)
+    assert torch.equal(again(images), model(images))
+    other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=5).eval()
+    assert torch.equal(other.forward_features(images), model.forward_features(images))
+    assert other(images).shape == (1, 5)
+
+
 def test_the_size_of_images_changes_in_place() -> None:
     model = vit.as_timm(small_vit())
     images, resized = random_images(1, 3, 48, 64), copy.deepcopy(model)

@@ -47,9 +47,10 @@ def register_with_timm() -> list[str]:
 def _build(
     name: str,
     pretrained: bool = False,
-    pretrained_cfg: object = None,
+    pretrained_cfg: Any = None,
     pretrained_cfg_overlay: dict[str, Any] | None = None,
     cache_dir: object = None,
+    pretrained_model_args: dict[str, Any] | None = None,
     *,
     features_only: bool = False,
     out_indices: int | Sequence[int] | None = None,
@@ -58,21 +59,25 @@ def _build(
 ) -> nn.Module:
     """A model by timm's arguments. UserError for a value that our models cannot have.
 
-    `pretrained_cfg`: a tag of published weights, which are cached where all others are; `file` in
-    the overlay is read in their place. `options`: those of `_model`.
+    `pretrained_cfg`: a tag of published weights, which are cached where all others are, or the
+    record of a model that timm has saved, which timm reads. `file` in the overlay is any file
+    that `vit.create_model` reads. `options`: those of `_model`.
     """
     if feature_cls not in ("getter", "list"):
         raise UserError(f"feature_cls={feature_cls!r} is not one of getter, list")
     overlay = pretrained_cfg_overlay or {}
-    tagged = f"{name}.{pretrained_cfg}" if isinstance(pretrained_cfg, str) else True
-    model = _model(name, overlay.get("file", tagged) if pretrained else None, **options)
+    tag = f"{name}.{pretrained_cfg}" if isinstance(pretrained_cfg, str) else True
+    saved = bool(pretrained_cfg) and tag is True
+    weights = overlay.get("file", tag) if pretrained and not saved else None
+    model = _model(name, weights, **options)
     count = 5 if isinstance(model.config, ResNetConfig) else 3
     return needed("timm.models", "peers").build_model_with_cfg(
         lambda **_: model,
         name,
-        pretrained=False,  # they are loaded
-        pretrained_cfg=model.pretrained_cfg,
+        pretrained=pretrained and saved,
+        pretrained_cfg=pretrained_cfg if saved else model.pretrained_cfg,
         pretrained_cfg_overlay=overlay,
+        pretrained_model_args=pretrained_model_args,
         feature_cfg={"feature_cls": "getter", "out_indices": out_indices or count},
         features_only=features_only,
     )
