@@ -153,9 +153,21 @@ def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
 
 
 def test_rotary_positions_are_an_option() -> None:
-    names = run(blocks(PAGES["backbone.md"])[6])
+    names = run(blocks(PAGES["backbone.md"])[7])
     assert names["dinov3"].config.rotary["rescale"] == names["own"].config.rotary["rescale"] == 2
     assert names["own"].pos_embed is None
+
+
+def test_timm_builds_what_the_page_says(files: Path) -> None:
+    pytest.importorskip("timm")
+    names = run(blocks(PAGES["backbone.md"])[6])
+    assert [tuple(x.shape[1:]) for x in names["maps"]] == [
+        (channels, side, side)
+        for channels, side in zip(names["channels"], (16, 8, 4, 2), strict=True)
+    ]
+    assert names["channels"] == [256, 512, 1024, 2048]
+    assert names["tokens"].shape == (1, 1 + 14 * 14, 192)
+    assert names["model"].default_cfg["input_size"] == (3, 224, 224)
 
 
 def test_a_probe_on_frozen_features_separates_colours(

@@ -61,6 +61,7 @@ ONE_PAGE = {
 # Extension -> other extensions that it may import.
 EXTENSIONS: dict[str, set[str]] = {
     "formats": set(),
+    "backbones": {"formats"},
     "huggingface": {"formats"},
     "sources": {"serving"},
     "openers": set(),
@@ -73,7 +74,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "datacheck": {"evaluation", "formats", "reports", "serving", "sources", "transfer"},
     "trust": {"reports"},
     "transfer": {"evaluation", "serving", "sources"},
-    "serving": {"formats", "reports"},
+    "serving": {"backbones", "formats", "reports"},
     "inspection": {"reports", "serving"},
     "reports": set(),
     "compute": {"reports"},

@@ -17,13 +17,16 @@ P = ParamSpec("P")
 class Backbone(nn.Module):
     """A network whose layers can be read one by one.
 
-    Attributes: `num_features` (input width of the head), `patch_size` (token stride in pixels),
-    `layer_channels` and `layer_strides` (of `intermediate_layers`), `num_prefix_tokens` (before the
-    patches), and `activation_checkpointing`: if True, the backward pass recomputes each layer, with
-    about 1/depth of the memory and 4/3 of the work.
+    Attributes: `num_features`, or `head_hidden_size` (input width of the head), `embed_dim` (of
+    `features`), `patch_size` (token stride in pixels), `layer_channels` and `layer_strides` (of
+    `intermediate_layers`), `num_prefix_tokens` (before the patches), and
+    `activation_checkpointing`: if True, the backward pass recomputes each layer, with about 1/depth
+    of the memory and 4/3 of the work.
     """
 
     num_features: int
+    head_hidden_size: int
+    embed_dim: int
     patch_size: int
     layer_channels: list[int]
     layer_strides: list[int]

@@ -208,7 +208,7 @@ class ResNet(Backbone):
         self.stem_features = ((root, 2),)
         self.layer_channels = config.stage_channels
         self.layer_strides = [4 * 2**s for s in range(len(config.depths))]
-        self.num_features = self.layer_channels[-1]
+        self.num_features = self.embed_dim = self.head_hidden_size = self.layer_channels[-1]
         self.patch_size = self.layer_strides[-1]
 
         conv = StdConv2d(config.in_channels, root, 7, 2, ws_mode=mode, same=False)
@@ -226,6 +226,11 @@ class ResNet(Backbone):
         return head
 
     @property
+    def num_classes(self) -> int:
+        """Outputs of the head; 0 without one."""
+        return self.config.num_classes
+
+    @property
     def head_layers(self) -> list[nn.Module]:
         """The output layers; empty if num_classes is 0."""
         return list(self.head)
@@ -236,8 +241,7 @@ class ResNet(Backbone):
 
     def forward_features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
         """The last map after the final norm and ReLU, as in timm's ResNets."""
-        [last] = self.intermediate_layers(images)
-        return last
+        return self.intermediate_layers(images)[0]
 
     def forward_head(
         self, maps: Float[Tensor, "b d gh gw"], pre_logits: bool = False
@@ -249,12 +253,11 @@ class ResNet(Backbone):
     def reset_classifier(self, num_classes: int) -> None:
         """Replaces the head with a zero-initialized one of `num_classes` outputs; 0 removes it."""
         self.config = replace(self.config, num_classes=num_classes)
-        self.head = self._head(num_classes).to(self.norm.weight).train(self.training)
+        self.head = self._head(num_classes).to(next(self.parameters())).train(self.training)
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
         """Positions of the last map, row by row, after the final norm and ReLU."""
-        [last] = self.intermediate_layers(images, reshape=False)
-        return last
+        return self.intermediate_layers(images, reshape=False)[0]
 
     def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
         """The mean over all positions."""
@@ -275,7 +278,7 @@ class ResNet(Backbone):
         return outputs, x
 
     def _normed(self, x: Tensor, layer: int) -> Tensor:
-        return F.relu(self.norm(x)) if layer == len(self.stages) else x
+        return F.relu(self.norm(x)) if layer == len(self.layer_channels) else x
 
     def _parts(self, x: Tensor, layer: int, images: Tensor) -> tuple[Tensor, None]:
         return x, None

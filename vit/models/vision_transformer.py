@@ -32,7 +32,7 @@ class VisionTransformer(Backbone):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        d = config.width
+        self.embed_dim = d = config.width
         self.patch_size = config.patch_size
         self.layer_channels = [d] * config.depth
         self.layer_strides = [config.patch_size] * config.depth
@@ -72,13 +72,18 @@ class VisionTransformer(Backbone):
             )
         self.fc_norm = norm(d) if config.norm_after_pool else nn.Identity()
         self.pre_logits = nn.Sequential()
-        self.num_features = features = config.num_features
+        self.num_features = self.head_hidden_size = features = config.num_features
         if config.representation_size is not None:
             self.pre_logits.add_module("fc", nn.Linear(config.pooled_width, features))
             self.pre_logits.add_module("act", nn.Tanh())
 
         self.head = _head(features, config.num_classes)
         self.head_dist = _head(features, config.num_classes) if config.distillation_token else None
+
+    @property
+    def num_classes(self) -> int:
+        """Outputs of the head; 0 without one."""
+        return self.config.num_classes
 
     @property
     def head_layers(self) -> list[nn.Linear]:
@@ -229,17 +234,6 @@ class VisionTransformer(Backbone):
             return self.pos_embed
         slots, patches = self.pos_embed.tensor_split([config.num_position_slots], dim=1)
         return torch.cat([slots, resize_grid(patches, config.grid, grid, config.pos_resize)], dim=1)
-
-    @torch.no_grad()
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Resamples the position table for another image size, in place; timm's name."""
-        config = replace(self.config, image_size=img_size)
-        positions = self.position_table(config.grid)
-        if self.fixed_positions is not None:
-            self.fixed_positions = positions
-        elif self.pos_embed is not None and positions is not None:
-            self.pos_embed = nn.Parameter(positions, self.pos_embed.requires_grad)
-        self.config = config
 
     @torch.no_grad()
     def init_weights(self) -> None:

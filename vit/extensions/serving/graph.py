@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.extensions.backbones.contract import set_input_size
 from vit.extensions.formats.rotary import KeylessBias, RotaryEmbedding
 from vit.models.encoder import Rotation
 from vit.models.resnet import StdConv2d
@@ -99,7 +100,7 @@ def baked(model: Model, size: tuple[int, int]) -> Model:
     depend on the images (positions, rotations, standardised kernels) is computed once."""
     model = copy.deepcopy(model).eval().to("cpu", torch.float32).requires_grad_(False)
     if isinstance(model, VisionTransformer):
-        model.set_input_size(size)
+        set_input_size(model, size)
         if isinstance(model.rope, RotaryEmbedding):
             rotation = model.rope(model.config.grid, torch.empty(0))
             model.rope = _Table(rotation)
