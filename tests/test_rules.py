@@ -29,7 +29,7 @@ scored and used."""
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_745),
     "weights": ({"models"}, 1_671),
-    "data": (set(), 3_580),
+    "data": (set(), 3_576),
     "inference": ({"data", "models", "weights"}, 464),
     "training": ({"models", "weights"}, 2_672),
 }
@@ -37,7 +37,7 @@ ROOMS["runs"] = (set(ROOMS), 2_514)
 ROOMS["cli"] = (set(ROOMS), 693)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_875}
-CORE_LINES = 15_214
+CORE_LINES = 15_210
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

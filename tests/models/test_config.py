@@ -57,7 +57,7 @@ def test_architecture_picks_the_class() -> None:
     assert ViTConfig().to_dict()["architecture"] == "vit"
     assert isinstance(config_from_dict(ResNetConfig().to_dict()), ResNetConfig)
     assert isinstance(config_from_dict({"width": 192, "num_heads": 3}), ViTConfig)
-    with pytest.raises(UserError, match="architecture='lstm' is not one of vit, resnet"):
+    with pytest.raises(UserError, match="architecture='lstm' is not one of \['vit', 'resnet'\]"):
         config_from_dict({"architecture": "lstm"})
 
 
