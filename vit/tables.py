@@ -1,9 +1,6 @@
 """Tables of the parts that extensions add: a row is "module:object", which is imported on use.
 
-An installed package adds rows by entry points, whose names are TABLE.NAME:
-
-    [project.entry-points."vit.extensions"]
-    "sources.npz" = "vit_npz:NpzFolder"
+An installed package adds rows by entry points of GROUP, named TABLE.NAME (docs/architecture.md).
 """
 
 from functools import cache
@@ -45,6 +42,7 @@ TABLES: dict[str, dict[str, str]] = {
         "download": "vit.extensions.formats.cli_download:run",
         "convert": "vit.extensions.formats.cli_convert:run",
         "doctor": "vit.extensions.doctor.cli_doctor:run",
+        "completion": "vit.extensions.words.cli_completion:run",
     },
     # Asked about a command with a mistake -> vit.runs.synonyms.Synonyms.
     "synonyms": {"words": "vit.extensions.words.command_lines:in_our_words"},
@@ -179,6 +177,7 @@ HELP = {
         "download": "download published weights",
         "convert": "convert weights between formats, or compare two files",
         "doctor": "check this installation; prints text for a bug report",
+        "completion": "print the script by which bash, zsh or fish completes commands",
     },
     "subjects": {
         "with": "a file of `vit export` (.onnx, .xml) to evaluate in place of the run's weights"
