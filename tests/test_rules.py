@@ -84,6 +84,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "doctor": set(),
     "notebook": {"reports"},
     "words": set(),
+    "averaging": {"evaluation"},
 }
 EXTENSION_LINES = {
     "words": 450,

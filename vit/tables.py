@@ -42,6 +42,7 @@ TABLES: dict[str, dict[str, str]] = {
         "download": "vit.extensions.formats.cli_download:run",
         "convert": "vit.extensions.formats.cli_convert:run",
         "doctor": "vit.extensions.doctor.cli_doctor:run",
+        "average": "vit.extensions.averaging.cli_average:run",
         "completion": "vit.extensions.words.cli_completion:run",
     },
     # Asked about a command with a mistake -> vit.runs.synonyms.Synonyms.
@@ -177,11 +178,10 @@ HELP = {
         "download": "download published weights",
         "convert": "convert weights between formats, or compare two files",
         "doctor": "check this installation; prints text for a bug report",
+        "average": "write a model with the mean of the weights of several runs",
         "completion": "print the script by which bash, zsh or fish completes commands",
     },
-    "subjects": {
-        "with": "a file of `vit export` (.onnx, .xml) to evaluate in place of the run's weights"
-    },
+    "subjects": {"with": "a file of `vit export` to evaluate in place of the run's weights"},
     "answers": {
         "coverage": "add a set that holds the true class with probability P, such as 0.9",
         "unknown": "report 'none of these' for images unlike a share P of val, such as 0.95",

@@ -50,7 +50,7 @@ function _shtab_vit_using
   test "$_shtab_vit_cmdpath" = "$argv"
 end
 
-set -g _shtab_vit_commands fit validate test predict transfer selftrain fewshot knn probe imagenet robustness classify trust report inspect data 'data check' 'data pack' 'data vtab' 'data index' runs recipes models compare bench export download convert doctor completion
+set -g _shtab_vit_commands fit validate test predict transfer selftrain fewshot knn probe imagenet robustness classify trust report inspect data 'data check' 'data pack' 'data vtab' 'data index' runs recipes models compare bench export download convert doctor average completion
 set -g _shtab_vit_opts_with_value --a --accuracy --arch --batch-size --cache --check --ckpt-path --class --classes --compile --confidence --config --coverage --crop-fraction --data --data-dir --data.augment.color_jitter --data.augment.crop --data.augment.crop_area --data.augment.crop_padding --data.augment.erasing --data.augment.extra --data.augment.flip --data.augment.interpolation --data.augment.policy --data.augment.resize_size --data.augment.resize_squash --data.augment.three_augment --data.batch_size --data.channels --data.columns.group --data.columns.label --data.columns.path --data.columns.split --data.data_dir --data.dataset --data.global_batch --data.image_size --data.inputs.crop_fraction --data.inputs.crop_rounding --data.inputs.interpolation --data.inputs.mean --data.inputs.resize --data.inputs.std --data.label_separator --data.labels --data.loading.cache --data.loading.num_workers --data.loading.on_error --data.pseudo --data.root --data.sampling.balanced --data.sampling.repeats --data.seed --data.shuffle --data.splits.seed --data.splits.seen --data.splits.test_fraction --data.splits.val_fraction --device --devices --engine --epochs --figure --final-split --fix --format --group --heads --image-size --images --int8 --iterations --k --kind --l2 --labels --layers --licence --limit --lr --lr-grid --max-drop --memory --model --model.adaptation --model.architecture --model.compile --model.head --model.learning.freeze_backbone --model.learning.layer_decay --model.loss --model.loss.class_weights --model.loss.function --model.loss.head_bias --model.loss.kind --model.loss.label_smoothing --model.loss.teacher --model.mixing --model.mixing.cutmix --model.mixing.mixup --model.name --model.optimizer --model.optimizer.lr --model.optimizer.weight_decay --model.pretrained --model.schedule --model.schedule.cooldown_fraction --model.schedule.decay --model.schedule.drops --model.schedule.final_factor --model.schedule.per_epoch --model.schedule.rsqrt_steps --model.schedule.warmup_counts --model.schedule.warmup_epochs --model.schedule.warmup_start --model.schedule.warmup_steps --model.weights --num-c --num-heads --num-workers --on-error --opset --out --patience --per-class --precision --pretrained --price-per-hour --processes --r --ratio --real --recipe --relabel --relative-to --resize --rounds --run-dir --runs --save-every --seed --seeds --set --shard --shots --split --steps --strategy --students --task --teacher --temperature --to --top --trainer.accelerator --trainer.accumulate_grad_batches --trainer.benchmark --trainer.callbacks --trainer.check_val_every_n_epoch --trainer.detect_anomaly --trainer.deterministic --trainer.devices --trainer.enable_autolog_hparams --trainer.enable_model_summary --trainer.enable_progress_bar --trainer.fast_dev_run --trainer.gradient_clip_algorithm --trainer.gradient_clip_val --trainer.inference_mode --trainer.limit_predict_batches --trainer.limit_test_batches --trainer.limit_train_batches --trainer.limit_val_batches --trainer.log_every_n_steps --trainer.logger --trainer.max_epochs --trainer.max_steps --trainer.max_time --trainer.min_epochs --trainer.min_steps --trainer.num_nodes --trainer.num_sanity_val_steps --trainer.plugins --trainer.precision --trainer.profiler --trainer.reload_dataloaders_every_n_epochs --trainer.strategy --trainer.sync_batchnorm --trainer.val_check_interval --unknown --unlabelled --utilisation --v2 --val --val-fraction --weights --with -c
 
 complete -c vit -e
@@ -192,7 +192,7 @@ complete -c vit -n '_shtab_vit_using fit' -l data.pseudo -x -d 'Images that are 
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a validate -d 'evaluate a run on its validation images'
 complete -c vit -n '_shtab_vit_using validate' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using validate' -l split -xka "train val test" -d 'default: val'
-complete -c vit -n '_shtab_vit_using validate' -l with -xka "(__fish_complete_path (commandline -ct))" -d 'a file of `vit export` (.onnx, .xml) to evaluate in place of the run'"'"'s weights'
+complete -c vit -n '_shtab_vit_using validate' -l with -xka "(__fish_complete_path (commandline -ct))" -d 'a file of `vit export` to evaluate in place of the run'"'"'s weights'
 complete -c vit -n '_shtab_vit_using validate' -l json -d 'print the results as JSON'
 complete -c vit -n '_shtab_vit_using validate' -l trainer.accelerator -x -d trainer.accelerator
 complete -c vit -n '_shtab_vit_using validate' -l trainer.strategy -x -d trainer.strategy
@@ -276,7 +276,7 @@ complete -c vit -n '_shtab_vit_using validate; and test $_shtab_vit_npos -eq 0' 
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a test -d 'evaluate a run on its test images'
 complete -c vit -n '_shtab_vit_using test' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using test' -l split -xka "train val test" -d 'default: test, or val if there are no test images'
-complete -c vit -n '_shtab_vit_using test' -l with -xka "(__fish_complete_path (commandline -ct))" -d 'a file of `vit export` (.onnx, .xml) to evaluate in place of the run'"'"'s weights'
+complete -c vit -n '_shtab_vit_using test' -l with -xka "(__fish_complete_path (commandline -ct))" -d 'a file of `vit export` to evaluate in place of the run'"'"'s weights'
 complete -c vit -n '_shtab_vit_using test' -l json -d 'print the results as JSON'
 complete -c vit -n '_shtab_vit_using test' -l trainer.accelerator -x -d trainer.accelerator
 complete -c vit -n '_shtab_vit_using test' -l trainer.strategy -x -d trainer.strategy
@@ -361,7 +361,7 @@ complete -c vit -n '_shtab_vit_using test; and test $_shtab_vit_npos -eq 1' -ka 
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a predict -d 'write predictions for a split to CSV'
 complete -c vit -n '_shtab_vit_using predict' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using predict' -l split -xka "train val test" -d 'default: test, or val if there are no test images'
-complete -c vit -n '_shtab_vit_using predict' -l with -xka "(__fish_complete_path (commandline -ct))" -d 'a file of `vit export` (.onnx, .xml) to evaluate in place of the run'"'"'s weights'
+complete -c vit -n '_shtab_vit_using predict' -l with -xka "(__fish_complete_path (commandline -ct))" -d 'a file of `vit export` to evaluate in place of the run'"'"'s weights'
 complete -c vit -n '_shtab_vit_using predict' -l json -d 'print the results as JSON'
 complete -c vit -n '_shtab_vit_using predict' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'default: predictions_SPLIT.csv in RUN'
 complete -c vit -n '_shtab_vit_using predict' -l spreadsheet -d 'prefix names in the CSV that a spreadsheet would run as formulas with '"'"''
@@ -717,6 +717,11 @@ complete -c vit -n '_shtab_vit_using convert; and test $_shtab_vit_npos -eq 1' -
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a doctor -d 'check this installation; prints text for a bug report'
 complete -c vit -n '_shtab_vit_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using doctor' -l json -d 'print one object'
+complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a average -d 'write a model with the mean of the weights of several runs'
+complete -c vit -n '_shtab_vit_using average' -s h -l help -d 'show this help message and exit'
+complete -c vit -n '_shtab_vit_using average' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'model directory to write'
+complete -c vit -n '_shtab_vit_using average' -l json -d 'print one object'
+complete -c vit -n '_shtab_vit_using average; and test $_shtab_vit_npos -ge 0' -ka "(vit completion runs; __fish_complete_path (commandline -ct))" -d 'run directories'
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a completion -d 'print the script by which bash, zsh or fish completes commands'
 complete -c vit -n '_shtab_vit_using completion' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using completion; and test $_shtab_vit_npos -ge 0' -ka "bash zsh fish runs models weights recipes" -d 'bash, zsh, fish, runs, models, weights, recipes'

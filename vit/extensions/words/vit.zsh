@@ -10,6 +10,7 @@
 
 _shtab_vit_commands() {
   local _commands=(
+    average:'write a model with the mean of the weights of several runs'
     bench:'measure images per second, and the share of this machine'"'"'s peak'
     classify:'classify images with a trained model'
     compare:'compare operations, memory and training cost of models'
@@ -56,6 +57,16 @@ _shtab_vit_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_vit_defaults_added=0
+
+_shtab_vit_average_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--out[model directory to write]:DIR:_files"
+  "--json[print one object]"
+  "(*):run directories:_vit_run"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_vit_average_defaults_added=0
 
 _shtab_vit_bench_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -486,7 +497,7 @@ _shtab_vit_models_defaults_added=0
 _shtab_vit_predict_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--split[default\: test, or val if there are no test images]:split:(train val test)"
-  "--with[a file of \`vit export\` (.onnx, .xml) to evaluate in place of the run\'s weights]:FILE:_files"
+  "--with[a file of \`vit export\` to evaluate in place of the run\'s weights]:FILE:_files"
   "--json[print the results as JSON]"
   "--out[default\: predictions_SPLIT.csv in RUN]:FILE:_files"
   "--spreadsheet[prefix names in the CSV that a spreadsheet would run as formulas with \']"
@@ -669,7 +680,7 @@ _shtab_vit_selftrain_defaults_added=0
 _shtab_vit_test_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--split[default\: test, or val if there are no test images]:split:(train val test)"
-  "--with[a file of \`vit export\` (.onnx, .xml) to evaluate in place of the run\'s weights]:FILE:_files"
+  "--with[a file of \`vit export\` to evaluate in place of the run\'s weights]:FILE:_files"
   "--json[print the results as JSON]"
   "--trainer.accelerator[trainer.accelerator]:trainer.accelerator:"
   "--trainer.strategy[trainer.strategy]:trainer.strategy:"
@@ -786,7 +797,7 @@ _shtab_vit_trust_defaults_added=0
 _shtab_vit_validate_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--split[default\: val]:split:(train val test)"
-  "--with[a file of \`vit export\` (.onnx, .xml) to evaluate in place of the run\'s weights]:FILE:_files"
+  "--with[a file of \`vit export\` to evaluate in place of the run\'s weights]:FILE:_files"
   "--json[print the results as JSON]"
   "--trainer.accelerator[trainer.accelerator]:trainer.accelerator:"
   "--trainer.strategy[trainer.strategy]:trainer.strategy:"
@@ -891,6 +902,7 @@ _shtab_vit() {
       (( CURRENT += 1 ))
       curcontext="${curcontext%:*:*}:_shtab_vit-$line[1]:"
       case $line[1] in
+        average) _arguments -C -s $_shtab_vit_average_options ;;
         bench) _arguments -C -s $_shtab_vit_bench_options ;;
         classify) _arguments -C -s $_shtab_vit_classify_options ;;
         compare) _arguments -C -s $_shtab_vit_compare_options ;;
