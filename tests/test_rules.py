@@ -264,6 +264,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "serving": [
         ("classify", "model.onnx", "photos/red/00.jpg"),
         (*CLASSIFY, "--out", "a.csv"),
+        (*CLASSIFY, "--tta"),
         (*CLASSIFY, "--engine", "openvino"),
         ("test", "run", "--with", "model.onnx"),
     ],

@@ -575,6 +575,7 @@ complete -c vit -n '_shtab_vit_using classify' -l top -x -d 'number of classes (
 complete -c vit -n '_shtab_vit_using classify' -l coverage -x -d 'add a set that holds the true class with probability P, such as 0.9'
 complete -c vit -n '_shtab_vit_using classify' -l unknown -x -d 'report '"'"'none of these'"'"' for images unlike a share P of val, such as 0.95'
 complete -c vit -n '_shtab_vit_using classify' -l confidence -x -d 'in a tree of classes, answer with the deepest node of probability above P'
+complete -c vit -n '_shtab_vit_using classify' -l tta -d 'average the probabilities of a picture and of its mirror image'
 complete -c vit -n '_shtab_vit_using classify' -l raw -d 'probabilities without the run'"'"'s temperature'
 complete -c vit -n '_shtab_vit_using classify' -l device -x -d 'such as cpu or cuda; default: a GPU if there is one'
 complete -c vit -n '_shtab_vit_using classify' -l engine -xka "torch openvino" -d 'what computes the model (default: torch); openvino runs on the CPU'

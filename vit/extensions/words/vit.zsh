@@ -90,6 +90,7 @@ _shtab_vit_classify_options=(
   "--coverage[add a set that holds the true class with probability P, such as 0.9]:P:"
   "--unknown[report \'none of these\' for images unlike a share P of val, such as 0.95]:P:"
   "--confidence[in a tree of classes, answer with the deepest node of probability above P]:P:"
+  "--tta[average the probabilities of a picture and of its mirror image]"
   "--raw[probabilities without the run\'s temperature]"
   "--device[such as cpu or cuda\; default\: a GPU if there is one]:device:"
   "--engine[what computes the model (default\: torch)\; openvino runs on the CPU]:engine:(torch openvino)"
