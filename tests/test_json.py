@@ -53,7 +53,9 @@ def test_the_output_of_a_run_is_as_described_and_another_is_not(run: dict[str, A
         schema(name).validate(content)
         part = content[0] if isinstance(content, list) else content
         for wrong in (
-            {**part, "unknown_key": []} if name not in ("fit", "models", "classify") else {"top": 1, "finished": 1},
+            {**part, "unknown_key": []}
+            if name not in ("fit", "models", "classify")
+            else {"top": 1, "finished": 1},
             dict.fromkeys(part, ()),
         ):
             whole = [wrong] if isinstance(content, list) else wrong

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
-from vit.recipes import list_recipes
-from vit.runs.records import is_run
 
 SHELLS = ("bash", "zsh", "fish")
 EPILOG = """\
@@ -39,6 +37,8 @@ def script(shell: str) -> Path:
 
 def _runs() -> Iterator[str]:
     """Runs in runs/, and in folders there."""
+    from vit.runs.records import is_run
+
     for pattern in ("*/config.yaml", "*/*/config.yaml"):
         folders = (file.parent for file in sorted(Path("runs").glob(pattern)))
         yield from map(str, filter(is_run, folders))
@@ -48,6 +48,12 @@ def _models() -> list[str]:
     from vit.models.zoo import list_models
 
     return list_models()
+
+
+def _recipes() -> list[str]:
+    from vit.recipes import list_recipes
+
+    return [*list_recipes()]
 
 
 def _weights() -> Iterator[str]:
@@ -62,6 +68,6 @@ NAMES: dict[str, Callable[[], Iterator[str] | list[str]]] = {
     "runs": _runs,
     "models": _models,
     "weights": _weights,
-    "recipes": lambda: [*list_recipes()],
+    "recipes": _recipes,
 }
-"""Kind -> function of its names; none imports torch."""
+"""Kind -> function of its names, which imports what it needs alone, and never torch."""
