@@ -47,8 +47,8 @@ def test_probabilities_are_the_mean_over_a_picture_and_its_mirror(
     classes = package.load("model").classes
     for path, answer in zip(pictures, json.loads(done.out), strict=True):
         expected = mean_of("model", path, torch.nn.Softmax(-1))
-        given = {best["class"]: best["probability"] for best in answer["top"]}
-        assert [given[name] for name in classes] == pytest.approx(expected.tolist(), abs=2e-6)
+        shares = {best["class"]: best["probability"] for best in answer["top"]}
+        assert [shares[name] for name in classes] == pytest.approx(expected.tolist(), abs=2e-6)
     assert vit("classify", "model", *pictures, "--tta", "--out", "a.csv").status == 0
     assert [float(row["probability"]) for row in table("a.csv")] == pytest.approx(
         [answer["top"][0]["probability"] for answer in json.loads(done.out)], abs=1e-6

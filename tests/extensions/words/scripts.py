@@ -145,9 +145,9 @@ def parser() -> argparse.ArgumentParser:
         options = {"parents": parents, "add_help": False, "description": text}
         made = commands.add_parser(name, help=text, **options)
         for action in arguments(made):
-            found = completer(action.dest, str(action.metavar or ""))
-            if found is not None and action.nargs != 0 and not action.choices:
-                action.complete = found  # type: ignore[attr-defined]
+            completion = completer(action.dest, str(action.metavar or ""))
+            if completion is not None and action.nargs != 0 and not action.choices:
+                action.complete = completion  # type: ignore[attr-defined]
     return whole
 
 

@@ -46,7 +46,7 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
 
 
 def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
-    """How much better the second answers are, and how sure that is, as of `compare`."""
+    """Difference of the second answers to the first and its certainty, as of `compare`."""
     return _by_labels(first, second) if first.multilabel else _by_images(first, second)
 
 
