@@ -1,14 +1,17 @@
 """Running the command in this process, in an empty directory; and small folders of pictures."""
 
 import csv
+import json
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from PIL import Image
 
 import vit as package
@@ -17,6 +20,7 @@ from vit.preprocessing import Preprocess
 from vit.weights.native import save_native
 
 CLASSES = ["blue", "grün", "red"]
+SCHEMAS = Path(__file__).parents[1] / "docs" / "json"
 
 
 class Result(NamedTuple):
@@ -30,7 +34,10 @@ Vit = Callable[..., Result]
 
 @pytest.fixture
 def vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Vit:
-    """vit("fit", "-c", "quickstart") -> status, standard output, standard error."""
+    """vit("fit", "-c", "quickstart") -> status, standard output, standard error.
+
+    What is printed with --json is checked by its schema.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # a fit adds the directory
 
@@ -41,9 +48,19 @@ def vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         except SystemExit as stop:  # argparse's way out
             status = stop.code if isinstance(stop.code, int) else 1
         out, err = capsys.readouterr()
+        if "--json" in args and status == 0 and out:
+            name = "data_check" if args[0] == "data" else str(args[0])
+            schema(name).validate(json.loads(out))
         return Result(status, out, err)
 
     return run
+
+
+@cache
+def schema(name: str) -> Draft202012Validator:
+    """The schema in docs/json of what a command prints with --json."""
+    file = SCHEMAS / f"{name}.schema.json"
+    return Draft202012Validator(json.loads(file.read_text(encoding="utf-8")))
 
 
 @pytest.fixture

@@ -33,11 +33,11 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inference": ({"data", "models", "weights"}, 464),
     "training": ({"models", "weights"}, 2_672),
 }
-ROOMS["runs"] = (set(ROOMS), 2_514)
+ROOMS["runs"] = (set(ROOMS), 2_513)
 ROOMS["cli"] = (set(ROOMS), 693)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_875}
-CORE_LINES = 15_210
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_874}
+CORE_LINES = 15_208
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
@@ -82,6 +82,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "doctor": set(),
     "notebook": {"reports"},
     "words": set(),
+    "averaging": {"evaluation"},
 }
 EXTENSION_LINES = {
     "words": 450,
@@ -261,6 +262,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "serving": [
         ("classify", "model.onnx", "photos/red/00.jpg"),
         (*CLASSIFY, "--out", "a.csv"),
+        (*CLASSIFY, "--tta"),
         (*CLASSIFY, "--engine", "openvino"),
         ("test", "run", "--with", "model.onnx"),
     ],

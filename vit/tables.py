@@ -1,9 +1,6 @@
 """Tables of the parts that extensions add: a row is "module:object", which is imported on use.
 
-An installed package adds rows by entry points, whose names are TABLE.NAME:
-
-    [project.entry-points."vit.extensions"]
-    "sources.npz" = "vit_npz:NpzFolder"
+An installed package adds rows by entry points of GROUP, named TABLE.NAME (docs/architecture.md).
 """
 
 from functools import cache
@@ -45,6 +42,8 @@ TABLES: dict[str, dict[str, str]] = {
         "download": "vit.extensions.formats.cli_download:run",
         "convert": "vit.extensions.formats.cli_convert:run",
         "doctor": "vit.extensions.doctor.cli_doctor:run",
+        "average": "vit.extensions.averaging.cli_average:run",
+        "completion": "vit.extensions.words.cli_completion:run",
     },
     # Asked about a command, name or call of Python with a mistake -> vit.synonyms.Synonyms.
     "synonyms": {
@@ -83,8 +82,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Word of data.shuffle -> vit.data.sampler.Order, made of vit.data.sources.ImageSet.
     "orders": {"blocks": "vit.extensions.sources.blocks:Blocks"},
-    # Asked, before Pillow is, about the first bytes of a file that is neither JPEG nor PNG:
-    # f(bytes, name) adds a plugin, or raises ImageError.
+    # f(first bytes of a file that is no JPEG or PNG, name): adds a plugin of Pillow, or ImageError.
     "photos": {"phones": "vit.extensions.openers.phone_photos:add_plugin"},
     # The last one opens images that are not RGB -> vit.data.decode.Opener.
     "openers": {"raster": "vit.extensions.openers.raster:Raster"},
@@ -127,6 +125,8 @@ TABLES: dict[str, dict[str, str]] = {
         "unknown": "vit.extensions.trust.trust_answers:Unknown",
         "confidence": "vit.extensions.trust.trust_answers:Confidence",
     },
+    # Flag of `vit classify` -> f(Classifier, PredictOptions) -> Classifier.
+    "views": {"tta": "vit.extensions.serving.mirrored:mirrored"},
     # Suffix of --out of `vit classify` -> vit.cli.classify.AnswerFile.
     "answer_files": {
         ".csv": "vit.extensions.serving.cli_answer_out:AnswerFile",
@@ -182,10 +182,11 @@ HELP = {
         "download": "download published weights",
         "convert": "convert weights between formats, or compare two files",
         "doctor": "check this installation; prints text for a bug report",
+        "average": "write a model with the mean of the weights of several runs",
+        "completion": "print the script by which bash, zsh or fish completes commands",
     },
-    "subjects": {
-        "with": "a file of `vit export` (.onnx, .xml) to evaluate in place of the run's weights"
-    },
+    "subjects": {"with": "a file of `vit export` to evaluate in place of the run's weights"},
+    "views": {"tta": "average the probabilities of a picture and of its mirror image"},
     "answers": {
         "coverage": "add a set that holds the true class with probability P, such as 0.9",
         "unknown": "report 'none of these' for images unlike a share P of val, such as 0.95",
@@ -211,10 +212,8 @@ def rows(table: str) -> dict[str, str]:
 def lines(table: str) -> dict[str, str]:
     """Name -> its line in the help; for an installed package, the package's summary."""
     texts = {name: HELP[table].get(name, "") for name in rows(table)}
-    for name, entry in installed(table):
-        if entry.dist is not None:
-            texts[name] = str(entry.dist.metadata.json.get("summary", ""))
-    return texts
+    packages = {name: entry.dist for name, entry in installed(table) if entry.dist is not None}
+    return texts | {n: str(p.metadata.json.get("summary", "")) for n, p in packages.items()}
 
 
 @cache

@@ -15,6 +15,8 @@ HEADS = {
     "ultralytics": "ultralytics",
     "AutoTrain": "AutoTrain",
     "MMPretrain": "MMPretrain",
+    "transformers": "run_image_classification.py",
+    "Lightning": "Trainer",
     "others": "there",
 }
 """Package -> head of the first column of its table."""
@@ -23,6 +25,7 @@ HEADS = {
 def cells(row: Word) -> tuple[str, str, str]:
     """Theirs, ours and a remark."""
     ours = row.ours.replace("^", "").replace("{}", row.example)
+    ours = ours.replace("@", row.word.split("|")[0])
     ours = f"vit {ours}" if row.commands == "vit" and ours else ours
     notes = ["works as typed"] if row.same else []
     return row.theirs, f"`{ours}`" if ours else "", "; ".join(notes + [row.note] * bool(row.note))

@@ -113,7 +113,7 @@ def test_answers_before_an_unreadable_picture_are_printed(
     done = vit("classify", model, *good, photos / "broken.jpg", good[0], "--top", 2, *flags)
     lines = [line for line in done.err.splitlines() if "ETA" not in line]  # on a slow machine
     assert done.status == 2 and len(lines) == 1 and "broken.jpg" in lines[0]
-    assert lines[0].endswith("; --on-error skip goes on with the others")
+    assert lines[0].endswith("; --on-error skip skips it")
     if flags:
         assert [row["image"] for row in json.loads(done.out)] == [str(path) for path in good]
     else:

@@ -109,6 +109,13 @@ MISTAKES = [
      "--output_dir and --run_dir are one option; give one"),
     ("fit --data photos --trainer.max_steps 9 --epochs 3",
      "--trainer.max_steps 9 and --epochs 3 contradict each other"),
+    ("fit --data photos --epochs abc", "--epochs abc is not a whole number; type --epochs 10"),
+    ("fit --epochs 1.5 --data photos", "--epochs 1.5 is not a whole number; type --epochs 10"),
+    ("fit --data photos --steps true", "--steps true is not a whole number; type --steps 999"),
+    ("fit --data photos --batch-size x", "--batch_size x is not a whole number; type --batch_size"),
+    ("test RUN --image-size 64px", "--image_size 64px is not a whole number; type --image_size"),
+    ("fit --data photos --seed x", "--seed x is not a whole number; type --seed 0"),
+    ("fit --data photos --lr fast", "--lr fast is not a number; type --lr 0.001"),
     ("fit --data photos nonsense=3", "'nonsense=3' is not an option"),
 ]  # fmt: skip
 
@@ -132,6 +139,7 @@ def test_a_mistake_in_a_word_is_one_line_before_torch_is_imported(tmp_path: Path
         "--epochs 3 --trainer.max_epochs=3",
         "--lr 1e-3 --model.optimizer.lr 0.001",
         "--image-size 16x16 --image_size 16,16 --data.image_size [16,16]",
+        "--lr 1 --epochs 1_000 --seed null --batch-size auto --devices 0,1",
         "--data.image_size [32,48] --batch-size auto --model.name vit_s16.augreg_in21k",
         "--data mine.yaml --data.root .",
         "--trainer.max_epochs 3 --trainer.max_steps 9",

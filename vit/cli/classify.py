@@ -28,7 +28,6 @@ EPILOG = """\
 examples:
   vit classify runs/my_photos-finetune photo.jpg more/*.jpg
   vit classify runs/my_photos-finetune holidays/ --out answers.csv
-  vit classify MODEL /data/photos --out answers-3.parquet --shard 3/8 --features
 
 If --out was interrupted, the same command continues after its last answer."""
 
@@ -47,6 +46,8 @@ def run(args: list[str]) -> int:
     asked = PredictOptions(top=options.top, numbers=numbers)
     classifier = load(options.model, **engine, raw=options.raw)
     asked = asked.of(classifier)
+    for view in [row for name, row in rows("views").items() if vars(options)[name]]:
+        classifier = resolve(view)(classifier, asked)
     with chosen_device(asked_device(options)) as device:
         classifier.to(device)
     if classifier.runtime is not None:
@@ -70,6 +71,8 @@ def _parser() -> OneLineParser:
     add("--top", type=whole_number, default=5, metavar="N", help="number of classes (default 5)")
     for name, text in lines("answers").items():
         add(f"--{name}", type=float, metavar="P", help=text)
+    for name, text in lines("views").items():
+        add(f"--{name}", action="store_true", help=text)
     add("--raw", action="store_true", help="probabilities without the run's temperature")
     add("--device", help="such as cpu or cuda; default: a GPU if there is one")
     add_engine(add)
@@ -150,8 +153,7 @@ def _print(
                     lacking = f"{printable(path)}: not enough memory to open it"
                     problem = lacking if isinstance(error, MemoryError) else str(error)
                     if options.on_error != "skip":
-                        hint = "; --on-error skip goes on with the others"
-                        raise UserError(problem + hint) from error
+                        raise UserError(f"{problem}; --on-error skip skips it") from error
                     say(f"skipped: {problem}")
                     continue
                 answered.append(row)

@@ -36,8 +36,6 @@ more options:
   --data.loading.on_error skip
                          skip unreadable images and count them, instead of stopping
   --data.labels tree     make nested folders, or paths in a CSV, a tree of classes
-  --data.label_separator ";"
-                         separator of several labels in a CSV (default "|")
   --model.loss.function my_parts.loss
                          your own loss function; --data.augment.extra takes an augmentation
   --data.channels N      for images that are not RGB: gray, 16 bits, .npy, up to 16 channels

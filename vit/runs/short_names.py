@@ -1,12 +1,12 @@
 """The words of a command, read once: their options by long names, and what recipes add.
 
 `--lr 1e-3 --epochs 5` is `--model.optimizer.lr 1e-3 --trainer.max_epochs 5 --trainer.max_steps -1`.
-Imports nothing heavy: a mistake in a name is reported at once. Values are left to their types and
-constructors.
+Imports nothing heavy: a mistake in a name, or in the number of a short one, is reported at once.
+Other values are left to their types and constructors.
 """
 
+import json
 import re
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,8 @@ SHORT = {
     "ckpt_path": "resume",
 }
 """Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
+NUMBERS = {"lr": 1e-3, "epochs": 10, "steps": 999, "batch_size": 32, "image_size": 224, "seed": 0}
+"""Short name of a number -> an example of its type."""
 OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 """The limit that a short one switches off."""
 PART = "model.architecture.variant."
@@ -68,16 +70,16 @@ class Words:
         """Options by their long names with their texts, in order; None for one without a value."""
         self.setters: dict[str, tuple[str, str, str]] = {}
         """Option -> the typed name that sets it, its text, and the text of the option."""
-        parts: dict[str, str | dict[str, str]] = {}
+        parts: Record = {}
         left = [*args]
         while left:
             self._read(left, parts)
         if parts:
-            self.options.append((PART[:-1], _mapping(parts)))
+            self.options.append((PART[:-1], json.dumps(parts)))  # JSON is YAML
         self.typed = dict(self.options)
         """Option -> its last text."""
 
-    def _read(self, left: list[str], parts: dict[str, str | dict[str, str]]) -> None:
+    def _read(self, left: list[str], parts: Record) -> None:
         """Takes the next option from `left`, with its value."""
         name, equals, value = (word := left.pop(0)).partition("=")
         if not name.startswith("--") and name != "-c":
@@ -97,19 +99,17 @@ class Words:
             raise UserError(f"{name} needs a value")
         if option.startswith(PART):
             kind, dot, field = option.removeprefix(PART).partition(".")
-            fields = parts.get(kind)
-            fields = fields if isinstance(fields, dict) else {}
-            parts[kind] = {**fields, field: value} if dot else value
+            before, part = parts.get(kind), load_yaml(value, name)
+            fields: Record = before if isinstance(before, dict) else {}  # pyright: ignore
+            parts[kind] = {**fields, field: part} if dot else part
             return
         if option == "config":
             self.recipes.append(value)
             return
         for long, text in _long(option, value):
-            other, typed, before = self.setters.get(long, (name, value, text))
-            if other != name and load_yaml(before, other) != load_yaml(text, name):
-                raise UserError(
-                    f"{other} {typed} and {name} {value} contradict each other; give one"
-                )
+            one, typed, before = self.setters.get(long, (name, value, text))
+            if one != name and load_yaml(before, one) != load_yaml(text, name):
+                raise UserError(f"{one} {typed} and {name} {value} contradict each other; give one")
             self.options.append((long, text))
             self.setters[long] = name, value, text
 
@@ -150,26 +150,15 @@ class Words:
     @cached_property
     def values(self) -> Record:
         """Option -> value, by the last recipe or word that names it."""
-        values: Record = {}
-        for layer in self.layers:
-            values |= flat(layer)
-        values |= self.typed
-        return {n: None if value in ("", "null") else value for n, value in values.items()}
-
-
-def _mapping(values: Mapping[str, str | dict[str, str]]) -> str:
-    """YAML of values that are YAML themselves."""
-    pairs = (f"{k}: {v if isinstance(v, str) else _mapping(v)}" for k, v in values.items())
-    return f"{{{', '.join(pairs)}}}"
+        pairs = (pair for layer in (*self.layers, self.typed) for pair in flat(layer))
+        return {name: None if value in ("", "null") else value for name, value in pairs}
 
 
 def _long(option: str, value: str) -> list[tuple[str, str]]:
     """An option and its value by long names; both of them where a short name sets two."""
     if option == "model" and not value.endswith((*YAML, "}")):
-        raise UserError(
-            f"--model {value}: type --pretrained {value} to start from these weights, or "
-            "--arch and a name of `vit models` for random ones"
-        )
+        hint = f"type --pretrained {value} for these weights, or --arch NAME for random ones"
+        raise UserError(f"--model {value}: {hint}")
     if option == "trainer.logger" and value in LOGGERS:
         kind, arguments = LOGGERS[value]
         arguments = {"save_dir": RUN_DIRECTORY, **arguments}
@@ -190,7 +179,17 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
         if value == "null":
             return [(field, "null")]
         return [(field, kind), (f"{field}.init_args.{name}", value)]
+    if option in NUMBERS and f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
+        _check_number(option, value)
     if option in OTHER_LIMIT and value.startswith("-"):
         raise UserError(f"--{option} {value} must be at least 1")
     other = [(OTHER_LIMIT[option], "-1")] if option in OTHER_LIMIT else []
     return [("data" if option == "data" else SHORT.get(option, option), value), *other]
+
+
+def _check_number(option: str, value: str) -> None:
+    """UserError for a text, and for a fraction in place of a whole number."""
+    number, fraction = load_yaml(value, f"--{option}"), isinstance(NUMBERS[option], float)
+    if isinstance(number, str | bool) or (isinstance(number, float) and not fraction):
+        kind = "a number" if fraction else "a whole number"
+        raise UserError(f"--{option} {value} is not {kind}; type --{option} {NUMBERS[option]}")

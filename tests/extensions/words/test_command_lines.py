@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ SHOWN = sorted(
     }
 )
 
+STAND_INS = {
+    "wandb": "tensorboard",
+    "--resume FILE": "--resume never",
+    "labels.csv": "my_photos",
+}
+"""Text of a row -> what needs no other package or file."""
+
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +56,12 @@ def configured(typed: list[str]) -> dict[str, Any]:
     return dict(flat(config.as_dict()))
 
 
+@cache
+def plain() -> dict[str, Any]:
+    """The options without another word."""
+    return configured([])
+
+
 def test_the_page_has_the_words() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
     assert len(words()) > 150 and len(SHOWN) > 60
@@ -55,22 +69,21 @@ def test_the_page_has_the_words() -> None:
 
 @pytest.mark.parametrize("ours", SHOWN)
 def test_what_the_page_says_to_type_is_an_option(ours: str) -> None:
-    for there, here in {"wandb": "tensorboard", "--resume FILE": "--resume never"}.items():
+    for there, here in STAND_INS.items():
         ours = ours.replace(there, here)
     assert configured(shlex.split(ours))["data.root"] == "my_photos"
 
 
 @pytest.mark.parametrize("row", [row for row in IN_FIT if row.same], ids=lambda row: row.theirs)
 def test_a_word_that_works_sets_the_options_that_it_names_and_no_other(row: Word) -> None:
-    plain = configured([])
     typed = in_our_words(["fit", *line_of(row, row.word.split("|")[0])])
     assert typed is not None and typed[0] == "fit"
     config = configured([word.replace("wandb", "tensorboard") for word in typed[1:]])
     asked = {word[2:].replace("-", "_") for word in typed[1:] if word.startswith("--")}
     # An object with one field that is set is written with all of its fields.
     asked = {tuple(SHORT.get(name, name).split(".")[:2]) for name in asked}
-    asked |= {("trainer", "max_epochs"), ("trainer", "max_steps"), ("config",)}
-    changed = {name for name, value in config.items() if plain.get(name) != value}
+    asked |= {("trainer", "max_epochs"), ("trainer", "max_steps"), ("config",), ("data", "seed")}
+    changed = {name for name, value in config.items() if plain().get(name) != value}
     assert {tuple(name.split(".")[:2]) for name in changed} <= asked
     texts = [str(value) for name, value in config.items() if tuple(name.split(".")[:2]) in asked]
     value = row.example.split()[0].split(",")[0] if "{}" in row.ours else ""
@@ -118,6 +131,12 @@ def test_every_word_works_or_is_answered(row: Word) -> None:
         ("train finetune my_photos --epochs 3", "fit -c finetune --data my_photos --epochs 3"),
         ("train data=my_photos epochs=3 lr0=0.1", "fit --data my_photos --epochs 3 --lr 0.1"),
         ("fit --data D --label-smoothing 0.1", "fit --data D --model.loss.label_smoothing 0.1"),
+        ("fit --data D --accelerator gpu --strategy ddp --precision bf16",
+         "fit --data D --trainer.accelerator gpu --trainer.strategy ddp "
+         "--trainer.precision bf16-mixed"),
+        ("fit --data D --per_device_train_batch_size 8 --warmup_steps 9",
+         "fit --data D --batch-size 8 --model.schedule.warmup_steps 9"),
+        ("fit --data D --val_split 0.2", "fit --data D --data.splits.val_fraction 0.2"),
         ("fit --data D --device cpu", "fit --data D --trainer.accelerator cpu"),
         ("fit --data D --scale 0.08 1.0 --json",
          "fit --data D --data.augment.crop_area [0.08,1.0] --json"),
@@ -144,6 +163,10 @@ def test_a_line_works_as_typed(typed: str, ours: str) -> None:
         ("fit --data D --mixup 0.2", "vit fit --data D --model.mixing.mixup 0.2"),
         ("fit --data D --val DIR", "vit fit --data D"),
         ("fit --data D --name a", "vit fit --data D --run_dir runs/a"),
+        ("fit --train_dir D --do_train --pin-mem", "vit fit --data D"),
+        ("fit --data D --decay-milestones 30 60",
+         "vit fit --data D --model.schedule.decay steps --model.schedule.drops '[0.3,0.6]'"),
+        ("fit --data D --val_split dev", "vit fit --data D --data.splits.val_fraction 0.1"),
         ("fit --data D --gpus 1", "vit fit --data D --devices 1"),
         ("fit --data D --dry-run", "vit fit --data D --trainer.fast_dev_run true"),
         ("fit --data D --output out", "vit fit --data D --run_dir out"),

@@ -33,7 +33,7 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
         raise UserError("two runs are scored in one process; leave --trainer.devices out")
     args = [*args, *ONE_PROCESS]
     subjects = [Subject(run, split, args, predicting=True) for run in (first, second)]
-    _check_comparable(*subjects)
+    check_comparable(*subjects)
     split = subjects[0].split
     _, metrics, evaluated = zip(*(subject.evaluate() for subject in subjects), strict=True)
     answers = [predictions for predictions in evaluated if predictions is not None]
@@ -42,11 +42,15 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
     metric = "map" if answers[0].multilabel else "acc1"
     scores = [each[f"{split}/{metric}"] for each in metrics]
     shared = {"runs": [str(first), str(second)], "split": split, "images": len(answers[0])}
-    compared = _by_labels(*answers) if metric == "map" else _by_images(*answers)
-    return shared | {"metric": metric, "scores": scores} | compared
+    return shared | {"metric": metric, "scores": scores} | difference(*answers)
 
 
-def _check_comparable(a: Subject, b: Subject) -> None:
+def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
+    """Difference of the second answers to the first and its certainty, as of `compare`."""
+    return _by_labels(first, second) if first.multilabel else _by_images(first, second)
+
+
+def check_comparable(a: Subject, b: Subject) -> None:
     """UserError unless both have the same classes, labels and images."""
     if a.data.multilabel != b.data.multilabel:
         several, one = (a, b) if a.data.multilabel else (b, a)

@@ -2,13 +2,14 @@
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from vit.cli.arguments import OneLineParser
 from vit.console import note
 from vit.errors import UserError, did_you_mean
 from vit.tables import rows
+from vit.weights.report import LoadReport
 
 EPILOG = """\
 examples:
@@ -107,7 +108,8 @@ def _convert(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         where = error.filename or place
         raise UserError(f"cannot convert to {place}: {error.strerror}: {where}") from error
     if arguments.json:
-        print(json.dumps(asdict(done)))
+        loaded = {field.name: getattr(done.loaded, field.name) for field in fields(LoadReport)}
+        print(json.dumps({"loaded": loaded, "written": done.written, "notes": done.notes}))
         return 0
     print_report(done.loaded)
     for text in done.notes:

@@ -63,6 +63,7 @@ class AnswerFile:
             ALL: self._whole,
             "top": asked.top,
             **{name: asked.numbers.get(name) for name in rows("answers")},
+            **{name: vars(options)[name] for name in rows("views")},
             "features": options.features,
             "spreadsheet": options.spreadsheet,
             "precision": options.precision,

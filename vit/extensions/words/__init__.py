@@ -1,5 +1,6 @@
-"""Words of other packages: what timm, ultralytics, AutoTrain, MMPretrain and others call an option.
+"""Words of other packages, and completion of ours in a shell.
 
-Adds no command: a word with the same meaning works as typed, and any other one is answered by the
-line to type. words.csv has the words. Page: docs/coming_from.md.
+A word of timm, ultralytics, transformers and others with the same meaning works as typed, and any
+other one is answered by the line to type; words.csv has them. `vit completion` prints the script of
+a shell. Pages: docs/coming_from.md, docs/runs.md.
 """

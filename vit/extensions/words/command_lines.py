@@ -33,7 +33,8 @@ class Word(NamedTuple):
     value: str
     """Pattern of its values; "" is any."""
     ours: str
-    """What to type, with {} for the value, or [{}] for several; ^ stands before a first word."""
+    """What to type, with {} for the value, or [{}] for several, and @ for the word itself; ^ stands
+    before a first word. Empty: the word is left out."""
     example: str
     same: str
     """yes: the word with this value does here what it does there, and works as typed."""
@@ -44,13 +45,18 @@ class Word(NamedTuple):
         return "{}" in self.ours or bool(self.value)
 
     @property
+    def several(self) -> bool:
+        """Several words may be its value."""
+        return "[{}]" in self.ours or "[ ,]" in self.value
+
+    @property
     def plain_note(self) -> str:
         """The note without Markdown."""
         return re.sub(r"`| \(\[.*?\)\)", "", self.note)
 
     def meaning(self, value: str) -> str:
         """Our words for it with a value, as text."""
-        return shlex.join(self.typed(value)) or "not needed"
+        return shlex.join(self.typed(value))
 
     def typed(self, value: str) -> list[str]:
         """Our words for it with a value."""
@@ -70,7 +76,7 @@ def rows_of(command: str) -> dict[str, list[Word]]:
     table: dict[str, list[Word]] = {}
     for row in words():
         for name in row.word.split("|") if command in row.commands.split() else ():
-            table.setdefault(name, []).append(row)
+            table.setdefault(name, []).append(row._replace(ours=row.ours.replace("@", name)))
     return table
 
 
@@ -137,7 +143,7 @@ class Line:
         word, is_option = name.lstrip("-").replace("-", "_"), name.startswith("-")
         named = rows_of(self.name[0]).get(word, []) if is_option or equals else []
         if named and not equals and any(row.takes_value for row in named):
-            value = " ".join(_values(rest, several=any("[{}]" in row.ours for row in named)))
+            value = " ".join(_values(rest, several=any(row.several for row in named)))
         chosen = _meant(named, value)
         if value and not equals and not chosen:  # that of our option, or images behind a flag
             rest[:0] = value.split(" ")
@@ -160,11 +166,12 @@ class Line:
         if "[{}]" in meant[0].ours:
             value = re.sub(r"[ ,]+", ",", value.strip("[]()"))
         if not all(row.same for row in meant):
-            meanings = dict.fromkeys(row.meaning(value) for row in meant)
+            meanings = [*filter(None, dict.fromkeys(row.meaning(value) for row in meant))]
+            answer = f"{name} is {' or '.join(meanings)} here" if meanings else f"leave {name} out"
             notes = [f"{row.package}: {row.plain_note}" for row in meant if len(meant) > 1]
             notes = notes or [meant[0].plain_note]
             more = f" ({'; '.join(notes)})" if any(notes) else ""
-            self.notes.append(f"{name} is {' or '.join(meanings)} here{more}")
+            self.notes.append(f"{answer}{more}")
         self.changed, ours = True, meant[0].typed(value)
         self.set_by |= {word: name for word in ours if word.startswith("--")}
         if ours and ours[0] in rows("commands") and where is self.words:
