@@ -25,10 +25,6 @@ class Mirrored(Classifier):
     _: KW_ONLY
     plain: Classifier
 
-    @property
-    def runtime(self) -> str | None:
-        return self.plain.runtime
-
     def outputs(self, pixels: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
         """Logits `b k` that `activated` turns into the mean; features of the image itself."""
         logits, vectors = self.plain.outputs(pixels, features=features)
