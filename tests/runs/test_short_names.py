@@ -95,7 +95,7 @@ MISTAKES = [
      "--epochs 2 and --steps 3 contradict each other; give one"),
     ("fit --data photoz", "did you mean 'photos'"),
     ("fit --data cifar", "did you mean 'cifar10' or 'cifar100'"),
-    ("fit --data digits --batchsize 3", "no option --batchsize; did you mean 'batch_size'"),
+    ("fit --data digits --batchsiz 3", "no option --batchsiz; did you mean 'batch_size'"),
     ("fit --data digits --pretrained --seed 3", "--pretrained needs a value"),
     ("train --data digits --model vit_x", "type: vit fit --data digits --pretrained vit_x"),
     ("fit --data", "--data needs a value"),

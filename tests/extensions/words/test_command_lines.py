@@ -216,7 +216,9 @@ def test_two_meanings_are_both_named() -> None:
 
 @pytest.mark.parametrize(
     "typed", ["fit --data D --lr 0.1", "fit --nonsense 3", "nonsense x", "classify train x.jpg",
-              "fit --pretrained google/x --data D", "fit --data train my_photos",
+              "fit --pretrained google/x --data D",
+              "fit --resume whole --data D", "fit --run_dir a --resume a/checkpoints/last.ckpt",
+              "fit --data train my_photos",
               "models vit_b16 --json"],
 )  # fmt: skip
 def test_our_words_stay(typed: str) -> None:

@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from vit.errors import UserError
 from vit.recipes import list_recipes
-from vit.runs.short_names import FLAGS, SHORT
+from vit.runs.short_names import FLAGS, SHORT, WITHOUT_DOT
 from vit.tables import rows
 
 OF_FIT = ("fit", "validate", "test", "predict", "selftrain")
 """Commands with the options of `vit fit`, in which - and _ are the same."""
+OURS = {*SHORT, *WITHOUT_DOT} - {*FLAGS}
+"""Options of ours without a dot, which have a value."""
 VIT = "vit"
 """Stands for the command in rows of words that are commands."""
 
@@ -147,7 +149,7 @@ class Line:
         chosen = _meant(named, value)
         if value and not equals and not chosen:  # that of our option, or images behind a flag
             rest[:0] = value.split(" ")
-            value, chosen = "", [] if word in SHORT else _meant(named, "")
+            value, chosen = "", [] if word in OURS else _meant(named, "")
         if chosen:
             self._translate(chosen, name, value, self.words)
         elif typed == "--pretrained" and self.has_model and not _has_value(rest):
