@@ -61,7 +61,6 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note
         headline=None if loss is None else (f"{SPLIT_NAMES[split]} loss", f"{loss:.4f}", note),
         colours=colours,
         caption=examples and examples.caption,
-        use_title="Use this encoder",
         commands=[
             ("Fine-tune it on images with labels", fine_tune),
             ("Score it again", f"vit test {run}"),

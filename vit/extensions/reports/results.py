@@ -82,10 +82,9 @@ def write_results(
     scores = class_scores(predictions, len(classes), thresholds)
     mistakes = errors(predictions, thresholds)
     wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]
-    wrong_title = _worst_title(len(mistakes), len(predictions), split)
-    write_bytes(run_dir / "worst.png", png(figures.worst(wrong, classes, wrong_title)))
-    groups = _reliability(predictions)
-    confusion = _confusion(run_dir, predictions, classes)
+    title = _worst_title(len(mistakes), len(predictions), split)
+    write_bytes(run_dir / "worst.png", png(figures.worst(wrong, classes, title)))
+    groups, confusion = _reliability(predictions), _confusion(run_dir, predictions, classes)
     headline, metrics = _headline(summary, predictions, scores, split, groups)
     write_page(
         run_dir,
@@ -94,7 +93,6 @@ def write_results(
         len(predictions),
         kind=f"{SPLIT_NAMES[split].lower()} results",
         about=_about(summary, len(classes)),
-        use_title="Use this model again",
         headline=headline,
         scored=True,
         multilabel=predictions.multilabel,
@@ -102,11 +100,9 @@ def write_results(
         confusion=confusion,
         **_pictures(predictions, mistakes, wrong, confusion, open_image, thresholds),
         answers=_answers(predictions),
-        **_confidence(summary, predictions),
-        group_rows=_group_rows(groups),
+        **_confidence(summary, predictions, groups),
         refusing=_refusing(summary),
-        reliability=svg(figures.reliability(groups), "Reliability diagram"),
-        looked_by=look[0] if look and any(item.seen is not None for item in wrong) else "",
+        looked_by=look[0] if look and any(item.seen for item in wrong) else "",
         first=first and [(each, picture(image)) for image, each in first],
         commands=commands(run_dir),
         **_class_tables(scores, classes),
@@ -264,8 +260,10 @@ def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]
     return ["--confidence", "a class", *above, "no answer", "answers right"], rows
 
 
-def _confidence(summary: Mapping[str, Any], predictions: Predictions) -> dict[str, Any]:
-    """Source of the stated confidence, and the sets."""
+def _confidence(
+    summary: Mapping[str, Any], predictions: Predictions, groups: Reliability
+) -> dict[str, Any]:
+    """Source of the stated confidence, its reliability, and the sets."""
     fitted = summary.get("confidence") or {"temperature": 1}
     about = "Probabilities are the model's own: no images were held out to fit a temperature to."
     if "images" in fitted:
@@ -277,7 +275,8 @@ def _confidence(summary: Mapping[str, Any], predictions: Predictions) -> dict[st
         (f"{row['coverage']:g}", percent(row["holding"]), f"{row['classes']:.2f}")
         for row in predictions.sets
     ]
-    return {"measured": about, "sets": sets}
+    drawn = svg(figures.reliability(groups), "Reliability diagram")
+    return {"measured": about, "sets": sets, "groups": _group_rows(groups), "curve": drawn}
 
 
 def _refusing(summary: Mapping[str, Any]) -> dict[str, Any] | None:
