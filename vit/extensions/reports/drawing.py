@@ -40,7 +40,7 @@ def svg(figure: Figure, description: str) -> Markup:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
         figure.savefig(out, format="svg", facecolor="none", metadata=nothing)
     text = out.getvalue().decode()
-    text = re.sub(r"<style.*?</style>| id=\"[a-z]+[0-9]*_\d+\"", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style.*?</style>| id=\"[\w.]+_\d+\"", "", text, flags=re.DOTALL)
     text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)
     text = text.replace("xlink:href", "href")
     for name, colour in vars(LIGHT).items():
