@@ -20,14 +20,15 @@ def photo() -> Image.Image:
     return Image.fromarray(noise).resize((96, 72))
 
 
-def test_an_overlay_shows_the_photo_below_the_heat_map() -> None:
-    gray = Image.new("RGB", (8, 8), (100, 100, 100))
+def test_an_overlay_shows_the_photo_in_grey_below_the_heat_map() -> None:
+    red = Image.new("RGB", (8, 8), (200, 0, 0))
     values = torch.tensor([[0.0, 1.0]]).repeat(2, 1)
-    shown = np.asarray(overlay(gray, values)).astype(float)
-    for column, place, share in ((0, 0.0, 0.2), (-1, 1.0, 0.65)):
-        heat = 255 * np.array(colormaps["inferno"](place)[:3])
-        np.testing.assert_allclose(shown[0, column], 100 * (1 - share) + heat * share, atol=1)
-    assert (np.diff(shown[0].sum(1)) >= 0).all()
+    shown = np.asarray(overlay(red, values)).astype(float)
+    grey = 70 + 145 * 0.299 * 200 / 255  # of ITU-R 601
+    np.testing.assert_allclose(shown[0, 0], grey, atol=1)  # no colour where the map is 0
+    heat = 255 * np.array(colormaps["inferno"](1.0)[:3])
+    np.testing.assert_allclose(shown[0, -1], 0.2 * grey + 0.8 * heat, atol=1)
+    assert (np.diff(shown[0, 4:].sum(1)) >= 0).all()
 
 
 @pytest.mark.parametrize("build", [small_vit, small_hybrid, small_bit])

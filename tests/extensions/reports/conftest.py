@@ -33,7 +33,13 @@ def write_history(path: Path, *, epochs: int = 4, steps: int = 10) -> None:
 def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are built, and saved as one pixel: painting takes a quarter of a second each."""
     pixel = Image.new("RGB", (1, 1))
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: pixel.save(file, "PNG"))
+
+    def save(figure, file, *, format, **_):
+        if format == "png":
+            return pixel.save(file, "PNG")
+        return file.write(b'<svg viewBox="0 0 1 1"><path d=""/></svg>')
+
+    monkeypatch.setattr(Figure, "savefig", save)
 
 
 @pytest.fixture(name="write_history")
@@ -44,7 +50,8 @@ def _write_history() -> Callable[..., None]:
 SUMMARY = {
     "command": "vit fit -c quickstart",
     "metrics": {"val/acc1": 0.9512, "val/loss": 0.3123, "test/acc1": 0.94, "test/ece": 0.0215},
-    "images": {"train": 1437, "val": 180, "test": 180},
+    "images": {"train": 1437, "val": 181, "test": 122},
+    "splits": {"test": "5e" * 16},
     "train_seconds": 83.4,
     "parameters": 2687818,
     "recipe": None,

@@ -12,7 +12,6 @@ from vit.extensions.reports.drawing import png
 from vit.extensions.reports.figures import (
     SHOWN_CLASSES,
     WrongImage,
-    class_bars,
     confusion,
     most_confused_classes,
     reliability,
@@ -76,15 +75,6 @@ def test_many_classes_show_those_in_the_largest_errors_and_say_so():
     assert figure.axes[0].images[0].get_array()[0, 0] == pytest.approx(50 / 80)
 
 
-def test_class_bars_start_with_the_lowest_and_leave_undefined_out():
-    figure = class_bars(np.array([0.9, np.nan, 0.2]), ["a", "b", "c"])
-    axes = figure.axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [0.2, 0.9]
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["c", "a"]
-    assert axes.get_xlabel() == "average precision"
-    boxes(figure, axes.texts)
-
-
 def test_reliability_shows_shares_with_wilson_intervals_and_counts():
     groups = curve(np.array([0.1, 0.1, 0.9, 0.9, 0.9]), np.array([0, 1, 1, 1, 0]))
     figure = reliability(groups)
@@ -99,6 +89,7 @@ def test_reliability_shows_shares_with_wilson_intervals_and_counts():
 
 def wrong(number: int, **changes) -> WrongImage:
     given = {
+        "row": number,
         "image": Image.new("RGB", (40 + number, 30), "teal"),
         "name": f"photos/{number}.jpg",
         "true": (1,),

@@ -272,6 +272,14 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vit.export(classifier(tiny()), tmp_path_factory.mktemp("exported") / "m.onnx").files[0]
 
 
+def test_the_axis_of_a_batch_is_called_so_in_onnx(exported: Path) -> None:
+    session = pytest.importorskip("onnxruntime").InferenceSession(exported)
+    nodes = [*session.get_inputs(), *session.get_outputs()]
+    assert [node.name for node in nodes] == ["images", "logits", "probabilities", "features"]
+    assert [node.shape[0] for node in nodes] == ["batch"] * 4
+    assert nodes[0].shape[1:] == [32, 32, 3]
+
+
 def test_a_missing_runtime_is_named(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,17 +17,19 @@ from vit.errors import shorten
 from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, style_axes, tiled
 from vit.extensions.reports.lettering import legible, text_style
 
-LEAST, MOST = 0.2, 0.65
-"""Share of the heat map's colour in an overlay where the map is 0, and where it is largest."""
+MOST = 0.8
+"""Share of the heat map's colour in an overlay where the map is largest."""
+GREYS = (70, 215)
+"""The darkest and the lightest grey of the photo below it."""
 POSITIONS_SHOWN = 7
 """Rows and columns of the position figure, as in the paper's Figure 7."""
 
 
 def overlay(photo: Image.Image, values: Tensor) -> Image.Image:
-    """The photo below a heat map `gh gw`, the less transparent the larger the value.
+    """The photo in grey below a heat map `gh gw`, the less transparent the larger the value.
 
-    The map is interpolated, and stretched to its 99th percentile: one patch with most of the
-    attention does not hide the others.
+    All colour is the map's. It is interpolated, and stretched to its 99th percentile: one patch
+    with most of the attention does not hide the others.
     """
     scaled = values.float().cpu()
     low, high = scaled.min(), scaled.quantile(0.99)
@@ -35,8 +37,9 @@ def overlay(photo: Image.Image, values: Tensor) -> Image.Image:
     small = Image.fromarray((scaled * 255).round().byte().numpy())
     mask = np.asarray(small.resize(photo.size, Image.Resampling.BICUBIC), dtype=np.float32) / 255
     heat = 255 * colormaps["inferno"](mask)[..., :3]
-    share = (LEAST + (MOST - LEAST) * mask)[..., None]
-    blended = np.asarray(photo) * (1 - share) + heat * share
+    grey = np.interp(np.asarray(photo.convert("L")), (0, 255), GREYS)[..., None]
+    share = MOST * mask[..., None]
+    blended = grey * (1 - share) + heat * share
     return Image.fromarray(blended.round().astype(np.uint8))
 
 
@@ -53,7 +56,7 @@ def filters(values: Tensor) -> Figure:
     rows = -(-len(shown) // 7)
     blank = np.zeros((rows * 7 - len(shown), *shown.shape[1:]), shown.dtype)
     tiles = np.concatenate([shown, blank + 1]).reshape(rows, 7, *shown.shape[1:])
-    figure = new_figure(5.6, 0.8 * rows, LIGHT, dpi=110)
+    figure = new_figure(5.6, 0.8 * rows, dpi=110)
     _mosaic(figure.add_subplot(), tiles)
     return figure
 
@@ -66,12 +69,12 @@ def positions(similarity: Tensor) -> Figure:
         for side in (gh, gw)
     )
     tiles = similarity.float().cpu().numpy()[np.ix_(ys, xs)]
-    figure = new_figure(0.65 * len(xs) + 1.2, 0.65 * len(ys) * gh / gw + 0.5, LIGHT, dpi=110)
+    figure = new_figure(0.65 * len(xs) + 1.2, 0.65 * len(ys) * gh / gw + 0.5, dpi=110)
     axes = figure.add_subplot()
     picture = _mosaic(axes, colormaps["viridis"]((tiles + 1) / 2)[..., :3])
     picture.set(cmap="viridis", clim=(-1, 1))  # for the bar
     _tick(axes, [str(y + 1) for y in ys], [str(x + 1) for x in xs], tiles.shape[2:])
-    label_axes(axes, LIGHT, x="column of the patch", y="row of the patch")
+    label_axes(axes, x="column of the patch", y="row of the patch")
     bar = figure.colorbar(picture, ax=axes, shrink=0.8)
     bar.set_label("cosine similarity", color=LIGHT.muted, fontsize=9)
     bar.ax.tick_params(colors=LIGHT.muted, labelsize=7, length=0)
@@ -81,22 +84,22 @@ def positions(similarity: Tensor) -> Figure:
 
 def by_depth(values: Tensor, label: str, title: str) -> Figure:
     """Dots, one per head, over the depth of the layer (Figures 7 right and 11), `layers heads`."""
-    figure = new_figure(4.8, 3.2, LIGHT)
+    figure = new_figure(4.8, 3.2)
     axes = figure.add_subplot()
-    style_axes(axes, LIGHT)
+    style_axes(axes)
     heads = values.float().cpu().numpy()
     for head in range(heads.shape[1]):
         axes.plot(range(len(heads)), heads[:, head], "o", markersize=4, alpha=0.75)
     axes.set_ylim(bottom=0)
     axes.set_title(title, color=LIGHT.ink, fontsize=9)
-    label_axes(axes, LIGHT, x="layer", y=label)
+    label_axes(axes, x="layer", y=label)
     return figure
 
 
 def overview(pictures: Sequence[tuple[str, Image.Image]], title: str) -> Figure:
     """Pictures of one photo side by side, below their names."""
     wide, high = pictures[0][1].size
-    figure = new_figure(2 * len(pictures), 2 * high / wide + 0.55, LIGHT, dpi=120)
+    figure = new_figure(2 * len(pictures), 2 * high / wide + 0.55, dpi=120)
     for axes, (name, picture) in zip(
         figure.subplots(1, len(pictures), squeeze=False).flat, pictures, strict=True
     ):
@@ -112,17 +115,17 @@ def head_maps(maps: Tensor, layers: Sequence[int], heads: Sequence[int]) -> Figu
     scaled = (maps / maps.amax((2, 3), keepdim=True).clamp_min(1e-12)).float().cpu().numpy()
     gh, gw = scaled.shape[2:]
     high = 0.9 * len(layers) * gh / gw
-    figure = new_figure(0.9 * len(heads) + 0.5, high + 0.4, LIGHT, dpi=110)
+    figure = new_figure(0.9 * len(heads) + 0.5, high + 0.4, dpi=110)
     axes = figure.add_subplot()
     _mosaic(axes, colormaps["inferno"](scaled)[..., :3])
     _tick(axes, [str(layer) for layer in layers], [str(head) for head in heads], (gh, gw))
-    label_axes(axes, LIGHT, x="head", y="layer")
+    label_axes(axes, x="head", y="layer")
     return figure
 
 
 def _mosaic(axes: Axes, tiles: np.ndarray) -> AxesImage:
     """Draws RGB tiles `rows columns h w 3` in one picture, a pixel apart."""
-    style_axes(axes, LIGHT, grid=False)
+    style_axes(axes, grid=False)
     axes.set(xticks=[], yticks=[])
     return axes.imshow(tiled(tiles, 1, 1.0), interpolation="nearest")
 

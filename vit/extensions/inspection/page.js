@@ -42,7 +42,7 @@ function colour(value) {
   const place = (value / 255) * (RAMP.length - 1);
   const low = Math.min(Math.floor(place), RAMP.length - 2);
   const mixed = RAMP[low].map((c, i) => Math.round(c + (place - low) * (RAMP[low + 1][i] - c)));
-  return `rgba(${mixed.join(",")},0.72)`;
+  return `rgba(${mixed.join(",")},${(0.8 * value) / 255})`;
 }
 
 const current = () => data.images[Number($("image").value)];
@@ -64,6 +64,12 @@ async function draw() {
   [view.width, view.height] = image.size;
   const context = view.getContext("2d");
   context.drawImage(photo, 0, 0);
+  context.globalCompositeOperation = "saturation"; // grey: all colour is the map's
+  context.fillStyle = "gray";
+  context.fillRect(0, 0, view.width, view.height);
+  context.globalCompositeOperation = "source-over";
+  context.fillStyle = "rgba(163,163,163,0.43)"; // greys of 70 to 215
+  context.fillRect(0, 0, view.width, view.height);
   for (let i = 0; i < rows * columns; i++) {
     context.fillStyle = colour(values.at(query, map.prefix + i));
     context.fillRect(...corner(image, i), image.cell, image.cell);

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from vit.extensions.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, style_axes
 from vit.extensions.reports.run_list import Row
 
 PANELS = {
@@ -44,24 +44,25 @@ def panels_of(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
     return {panel: columns for panel, columns in panels.items() if columns}
 
 
-def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> Figure:
+def curves(rows: Sequence[Row], panels: Sequence[str]) -> Figure:
     """Panels (names from `panels_of`) of the history side by side."""
     available = panels_of(rows)
     columns = {column for panel in available.values() for column in panel}
     # Rows of a final test have other values of epoch and images.
     rows = [row for row in rows if columns & row.keys()]
     position, label = positions(rows)
-    figure = new_figure(3.7 * len(panels), 2.7, theme)
+    figure = new_figure(3.7 * len(panels), 2.7)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        style_axes(axes, theme)
-        axes.set_title(panel, loc="left", color=theme.ink, fontsize=10, fontweight="bold")
+        style_axes(axes)
+        axes.set_title(panel, loc="left", color=LIGHT.ink, fontsize=10, fontweight="bold")
         for column in available[panel]:
             chosen = [i for i, row in enumerate(rows) if column in row]
             values = np.array([rows[i][column] for i in chosen])
-            _draw(axes, column, position[chosen], values, theme)
+            _draw(axes, column, position[chosen], values)
         if len(available[panel]) > 1:
-            axes.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink)
+            axes.legend(frameon=False, fontsize=8.5, labelcolor=LIGHT.ink)
         if panel in ("Accuracy", "mAP and F1"):
+            axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         if panel == "Learning rate":
             axes.set_ylim(bottom=0)
@@ -73,7 +74,7 @@ def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> 
         )
         if label == "images seen":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        label_axes(axes, theme, x=label)
+        label_axes(axes, x=label)
     return figure
 
 
@@ -99,16 +100,16 @@ def positions(rows: Sequence[Row]) -> tuple[np.ndarray, str]:
     return seen, name
 
 
-def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -> None:
+def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray) -> None:
     # If the best weights were scored again, the first value is that of training.
     x, first = np.unique(x, return_index=True)
     y = y[first]
-    colour = theme.second if column.startswith("val") else theme.first
+    colour = LIGHT.second if column.startswith("val") else LIGHT.accent
     if column in ("val/acc5", "val/f1"):
-        colour = theme.third
+        colour = LIGHT.third
     style = "-"
     if "constant" in column:
-        colour, style = theme.muted, ":"
+        colour, style = LIGHT.muted, ":"
     marker = "o" if len(x) <= (1 if column == "lr" else 30) else ""
     label = NAMES[column]
     window = len(x) // 40

@@ -1,9 +1,15 @@
-"""Common parts of all figures, on the Agg canvas, without pyplot or global settings."""
+"""Common parts of all figures, without pyplot or global settings.
 
-from dataclasses import dataclass
+They are drawn in the colours of LIGHT; on a page these are variables, which are dark in the dark.
+"""
+
+import re
 from io import BytesIO
+from types import SimpleNamespace
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -14,49 +20,35 @@ PIXEL_ART = 100
 """Images with fewer pixels a side, such as digits of 8, are enlarged as crisp squares."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Theme:
-    """Colours of a figure: Okabe and Ito's palette, distinguishable for colour-blind readers."""
-
-    paper: str
-    ink: str
-    muted: str
-    grid: str
-    first: str
-    second: str
-    third: str
-    wrong: str
-    """Text of a wrong prediction."""
-    soft: str
-    """Background of code and images."""
-    ramp: tuple[str, ...]
-    """Sequential colours of one hue, from 0 to 1."""
-
-
-LIGHT = Theme(
+LIGHT = SimpleNamespace(
     paper="#ffffff",
     ink="#1d2329",
     muted="#626c76",
-    grid="#e4e8eb",
-    first="#0072b2",
+    line="#e4e8eb",
+    accent="#0072b2",
     second="#d55e00",
     third="#009e73",
-    wrong="#b84f00",
-    soft="#f5f7f8",
-    ramp=("#ffffff", "#cfe2f0", "#62a6d2", "#0f639f", "#08304f"),
 )
-DARK = Theme(
-    paper="#14181c",
-    ink="#e6e9ec",
-    muted="#98a3ad",
-    grid="#2b333a",
-    first="#56b4e9",
-    second="#e69f00",
-    third="#2fc39b",
-    wrong="#e69f00",
-    soft="#1c2227",
-    ramp=("#14181c", "#173c57", "#2472a8", "#74b8e8", "#e2f1fc"),
-)
+"""Colours of figures and pages: Okabe and Ito's palette, distinguishable for colour-blind readers.
+page.css has those of a dark page, and those that no figure needs."""
+
+
+def svg(figure: Figure, description: str) -> Markup:
+    """The figure as an element of a page, in the page's colours and font."""
+    out = BytesIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
+        figure.savefig(out, format="svg", facecolor="none", metadata=nothing)
+    text = out.getvalue().decode()
+    text = re.sub(r"<style.*?</style>| id=\"[\w.]+_\d+\"", "", text, flags=re.DOTALL)
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)
+    text = text.replace("xlink:href", "href")
+    for name, colour in vars(LIGHT).items():
+        text = text.replace(colour, f"var(--{name})")
+    box, content = re.findall(r'viewBox="(.*?)".*?>(.*)</svg>', text, flags=re.DOTALL)[0]
+    width = round(float(box.split()[2]) * 96 / 72)
+    start = Markup('<svg class="plot" role="img" aria-label="{}" viewBox="{}" width="{}">')
+    return start.format(description, box, width) + Markup(content + "</svg>")
 
 
 def png(figure: Figure, *, crop: bool = False) -> bytes:
@@ -66,32 +58,31 @@ def png(figure: Figure, *, crop: bool = False) -> bytes:
     return out.getvalue()
 
 
-def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI) -> Figure:
+def new_figure(width: float, height: float, *, dpi: int = PNG_DPI) -> Figure:
     """An empty figure of this size in inches, with constrained layout."""
-    figure = Figure((width, height), dpi, facecolor=theme.paper, layout="constrained")
+    figure = Figure((width, height), dpi, facecolor=LIGHT.paper, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
+def style_axes(axes: Axes, *, grid: bool = True) -> None:
     """Removes the frame; dims the ticks; draws a light grid."""
-    axes.set_facecolor(theme.paper)
+    axes.set_facecolor(LIGHT.paper)
     axes.spines[:].set_visible(False)
-    axes.tick_params(colors=theme.muted, labelsize=8, length=0)
+    axes.tick_params(colors=LIGHT.muted, labelsize=8, length=0)
     if grid:
-        axes.grid(color=theme.grid, linewidth=0.8)
+        axes.grid(color=LIGHT.line, linewidth=0.8)
         axes.set_axisbelow(True)
 
 
-def label_axes(axes: Axes, theme: Theme, *, x: str = "", y: str = "") -> None:
-    axes.set_xlabel(x, color=theme.muted, fontsize=9)
-    axes.set_ylabel(y, color=theme.muted, fontsize=9)
+def label_axes(axes: Axes, *, x: str = "", y: str = "") -> None:
+    axes.set_xlabel(x, color=LIGHT.muted, fontsize=9)
+    axes.set_ylabel(y, color=LIGHT.muted, fontsize=9)
 
 
-def tiled(tiles: np.ndarray, gap: int, paper: np.ndarray | float) -> np.ndarray:
-    """Tiles `rows columns h w 3` as one picture, `gap` pixels of the colour `paper` apart."""
-    rows, columns, h, w, _ = tiles.shape
-    picture = np.empty((rows, h + gap, columns, w + gap, 3), tiles.dtype)
-    picture[:] = paper
+def tiled(tiles: np.ndarray, gap: int, paper: float) -> np.ndarray:
+    """Tiles `rows columns h w c` as one picture, `gap` pixels of the value `paper` apart."""
+    rows, columns, h, w, c = tiles.shape
+    picture = np.full((rows, h + gap, columns, w + gap, c), paper, tiles.dtype)
     picture[:, :h, :, :w] = tiles.swapaxes(1, 2)
-    return picture.reshape(rows * (h + gap), columns * (w + gap), 3)[:-gap, :-gap]
+    return picture.reshape(rows * (h + gap), columns * (w + gap), c)[:-gap, :-gap]

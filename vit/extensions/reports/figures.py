@@ -1,6 +1,6 @@
-"""The figures of a report: confusion, one bar per class, reliability, wrong images.
+"""The figures of a report: confusion, reliability, wrong images.
 
-Every function takes the theme, because a page has a light and a dark one. Shapes: k classes.
+Shapes: k classes.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
-from vit.extensions.reports.drawing import (
-    LIGHT,
-    PIXEL_ART,
-    Theme,
-    label_axes,
-    new_figure,
-    style_axes,
-)
+from vit.extensions.reports.drawing import LIGHT, PIXEL_ART, label_axes, new_figure, style_axes
 from vit.extensions.reports.intervals import wilson_interval
 from vit.extensions.reports.lettering import columns, drawable, legible, shorten, text_style
 from vit.extensions.reports.scores import most_confused
@@ -33,12 +26,14 @@ if TYPE_CHECKING:
 MAX_CLASSES = 60
 """Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""
 SHOWN_CLASSES = 30
+RAMP = ("#ffffff", "#cfe2f0", "#62a6d2", "#0f639f", "#08304f")
+"""Colours of shares from 0 to 1, of one hue."""
 WITH_NUMBERS = 20
 """Up to this number of classes, cells are large enough for their numbers."""
 NAME_COLUMNS = 24
 
 
-def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
+def confusion(matrix: np.ndarray, classes: Sequence[str]) -> Figure:
     """Confusion matrix: rows of `matrix` (k k, counts) as fractions of the true class.
 
     With more than MAX_CLASSES it shows the SHOWN_CLASSES with the largest errors; rows are still
@@ -57,39 +52,38 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     figure = new_figure(
         num * cell + margin + (0 if num <= WITH_NUMBERS else 0.7),
         num * cell + (0.75 if flat else margin) + 0.4,
-        theme,
     )
     axes = figure.add_subplot()
-    ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp).with_extremes(bad=theme.grid)
+    ramp = LinearSegmentedColormap.from_list("ramp", RAMP).with_extremes(bad=LIGHT.line)
     # The square root makes cells of a few per cent visible beside a diagonal near 100 %.
     shares = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
-    style_axes(axes, theme, grid=False)
+    style_axes(axes, grid=False)
     axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(num + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color=theme.grid, linewidth=0.5)
+    axes.grid(which="minor", color=LIGHT.line, linewidth=0.5)
     axes.tick_params(which="both", length=0)
-    _name_ticks(axes, "x", names, letters, theme, rotation=0 if flat else 90)
-    _name_ticks(axes, "y", names, letters, theme)
-    label_axes(axes, theme, x="predicted (per cent of the true class)", y="true")
+    _name_ticks(axes, "x", names, letters, rotation=0 if flat else 90)
+    _name_ticks(axes, "y", names, letters)
+    label_axes(axes, x="predicted (per cent of the true class)", y="true")
     if num <= WITH_NUMBERS:
-        _write_shares(axes, share, letters, theme)
+        _write_shares(axes, share, letters)
     else:
-        _draw_scale(axes, shares, letters, theme)
+        _draw_scale(axes, shares, letters)
     if num < len(classes):
         title = f"The {num} of {len(classes)} classes with the largest errors"
         if not most_confused(matrix, limit=1):
             title = f"No errors; the first {num} of {len(classes)} classes"
-        figure.suptitle(title, color=theme.ink, fontsize=10)
+        figure.suptitle(title, color=LIGHT.ink, fontsize=10)
     return figure
 
 
-def _draw_scale(axes: Axes, shares: AxesImage, size: float, theme: Theme) -> None:
+def _draw_scale(axes: Axes, shares: AxesImage, size: float) -> None:
     """The shares that colours mean, beside the matrix."""
     figure = axes.get_figure()
     assert figure is not None
     bar = figure.colorbar(shares, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
     bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "5 %", "25 %", "50 %", "100 %"])
-    bar.ax.tick_params(colors=theme.muted, labelsize=size, length=0)
+    bar.ax.tick_params(colors=LIGHT.muted, labelsize=size, length=0)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 
@@ -104,82 +98,56 @@ def most_confused_classes(matrix: np.ndarray) -> list[int]:
     return sorted(list(ranked)[:SHOWN_CLASSES])
 
 
-def _write_shares(axes: Axes, share: np.ndarray, size: float, theme: Theme) -> None:
+def _write_shares(axes: Axes, share: np.ndarray, size: float) -> None:
     for (row, column), value in np.ndenumerate(share):
         if not value > 0:
             continue
         text = f"{100 * value:.0f}"
         if text in ("0", "100") and value < 1:
             text = "<1" if text == "0" else ">99"
-        colour = theme.paper if value > 0.3 else theme.ink
+        colour = LIGHT.paper if value > 0.3 else LIGHT.ink
         axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
 
 
-def class_bars(values: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
-    """Average precision (k,) as a bar per class, lowest on top; NaN is skipped.
-
-    With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
-    """
-    order = [int(i) for i in np.argsort(values, kind="stable") if not np.isnan(values[i])]
-    shown = order if len(order) <= MAX_CLASSES else order[:SHOWN_CLASSES]
-    figure = new_figure(4.8, 0.24 * max(len(shown), 2) + 0.9, theme)
-    axes = figure.add_subplot()
-    style_axes(axes, theme, grid=False)
-    axes.barh(range(len(shown)), values[shown], height=0.62, color=theme.first)
-    names = [legible_name(classes[i], i) for i in shown]
-    _name_ticks(axes, "y", names, 8.5, theme)
-    axes.tick_params(axis="y", length=0)
-    for row, k in enumerate(shown):
-        text = f"{100 * values[k]:.1f}"
-        axes.text(values[k] + 0.01, row, text, va="center", fontsize=8, color=theme.muted)
-    axes.set_xlim(0, 1.1)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
-    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    lowest = f" (the {len(shown)} lowest)" if len(shown) < len(order) else ""
-    label_axes(axes, theme, x=f"average precision{lowest}")
-    return figure
-
-
-def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
+def reliability(groups: "Reliability") -> Figure:
     """Accuracy against confidence with 95 % Wilson intervals, above a histogram of confidences."""
-    figure = new_figure(4.6, 4.4, theme)
+    figure = new_figure(4.6, 4.4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     bounds = np.array(
         [wilson_interval(int(h), int(n)) for h, n in zip(groups.hits, groups.count, strict=True)]
     )
     for axes in (upper, lower):
-        style_axes(axes, theme)
-    upper.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=(0, (4, 3)))
-    upper.vlines(groups.confidence, bounds[:, 0], bounds[:, 1], color=theme.first, linewidth=1.2)
-    upper.plot(groups.confidence, groups.accuracy, "o", markersize=5, color=theme.first)
+        style_axes(axes)
+    upper.plot([0, 1], [0, 1], color=LIGHT.muted, linewidth=1, linestyle=(0, (4, 3)))
+    upper.vlines(groups.confidence, bounds[:, 0], bounds[:, 1], color=LIGHT.accent, linewidth=1.2)
+    upper.plot(groups.confidence, groups.accuracy, "o", markersize=5, color=LIGHT.accent)
     upper.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
     for axis in (upper.xaxis, upper.yaxis):
         axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    label_axes(upper, theme, y="share that is right")
+    label_axes(upper, y="share that is right")
     # Points are at the mean confidence of a bin; bars have the width of the bin.
     middle, width = (groups.low + groups.high) / 2, 0.92 * (groups.high - groups.low)
-    lower.bar(middle, groups.count, width=width, color=theme.first, alpha=0.75)
+    lower.bar(middle, groups.count, width=width, color=LIGHT.accent, alpha=0.75)
     lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
-    label_axes(lower, theme, x="confidence", y="predictions")
+    label_axes(lower, x="confidence", y="predictions")
     figure.align_ylabels()
     return figure
 
 
-def answered(accuracies: Sequence[float], theme: Theme = LIGHT) -> Figure:
+def answered(accuracies: Sequence[float]) -> Figure:
     """Accuracy against the share of images that is answered, given for 1 % to 100 % in equal steps;
     of fewer than a tenth there are too few images to tell."""
-    figure = new_figure(4.6, 3.2, theme)
+    figure = new_figure(4.6, 3.2)
     axes = figure.add_subplot()
-    style_axes(axes, theme)
+    style_axes(axes)
     shares = np.arange(1, len(accuracies) + 1) / len(accuracies)
     shown = slice(len(shares) // 10 - 1, None)
-    axes.plot(shares[shown], accuracies[shown], color=theme.first, linewidth=1.6)
-    axes.plot(1, accuracies[-1], "o", markersize=5, color=theme.first, clip_on=False)
-    axes.set_xlim(0, 1.02)
+    axes.plot(shares[shown], accuracies[shown], color=LIGHT.accent, linewidth=1.6)
+    axes.plot(1, accuracies[-1], "o", markersize=5, color=LIGHT.accent, clip_on=False)
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    label_axes(axes, theme, x="share that is answered", y="of these, share that is right")
+    label_axes(axes, x="share that is answered", y="of these, share that is right")
     return figure
 
 
@@ -187,6 +155,7 @@ def answered(accuracies: Sequence[float], theme: Theme = LIGHT) -> Figure:
 class WrongImage:
     """Confidently wrong prediction."""
 
+    row: int
     image: Image.Image | None
     """A small RGB image; None if the file can no longer be opened."""
     name: str
@@ -242,7 +211,7 @@ def _sheet(
     gap, line, top = 0.16, 0.165, 0.45  # inches
     row_height = side + gap + line * max(map(len, captions), default=0)
     width, height = across * (side + gap) + gap, down * row_height + top
-    figure = new_figure(width, height, LIGHT, dpi=110)  # photos result in large PNG files
+    figure = new_figure(width, height, dpi=110)  # photos result in large PNG files
     figure.set_layout_engine("none")
     style: dict[str, Any] = {"va": "center", "color": LIGHT.ink, "fontsize": 10.5}
     figure.text(gap / width, 1 - 0.2 / height, title, **style)
@@ -274,8 +243,8 @@ def legible_name(name: str, index: int) -> str:
 
 
 def _name_ticks(
-    axes: Axes, which: str, names: list[str], size: float, theme: Theme, *, rotation: float = 0
+    axes: Axes, which: str, names: list[str], size: float, *, rotation: float = 0
 ) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
-    style = {"color": theme.ink, "rotation": rotation, **text_style(size)}
+    style = {"color": LIGHT.ink, "rotation": rotation, **text_style(size)}
     axis.set_ticks(range(len(names)), labels=names, **style)

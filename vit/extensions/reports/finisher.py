@@ -9,9 +9,10 @@ import numpy as np
 from PIL import Image
 
 from vit.console import note
+from vit.data.photo import Photo
 from vit.errors import UserError
 from vit.extensions.reports.first_batch import draw_first_batch
-from vit.extensions.reports.results import Glance, write_results
+from vit.extensions.reports.results import THUMBNAIL, Glance, write_results
 from vit.runs import first_batch
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import FILE, Predictions
@@ -27,21 +28,26 @@ class Scored(Subject):
 
 def finish(run: Path) -> None:
     """Draws first_batch.png, and the final score of a run that has one."""
-    summary = read_summary(run)
+    summary, first = read_summary(run), []
     if (run / first_batch.FILE).is_file():
-        draw_first_batch(run, _arrays(run / first_batch.FILE), summary["classes"])
+        first = draw_first_batch(run, _arrays(run / first_batch.FILE), summary["classes"])
     if (run / FILE).is_file():
-        _draw_score(run, _arrays(run / FILE), summary)
+        _draw_score(run, _arrays(run / FILE), summary, first)
 
 
-def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> None:
+def _draw_score(
+    run: Path,
+    values: dict[str, Any],
+    summary: dict[str, Any],
+    first: list[tuple[Image.Image, str]],
+) -> None:
     split, thresholds = str(values.pop("split")), values.pop("thresholds", None)
     open_image, look = _nothing, None
     values |= {"names": values["names"].tolist()}
     values |= {"sets": (summary.get("confidence") or {"sets": []})["sets"]}
     subject = subject_of(run, split)
     if subject is not None:
-        open_image = partial(subject.data.open_image, subject.split)
+        open_image = partial(_small, subject)
         network: Any = subject.build_model().model
         glances: list[Glance] = [*map(resolve, rows("glances").values())]
         looks = (glance(network, subject.data.preprocess) for glance in glances)
@@ -54,7 +60,18 @@ def _draw_score(run: Path, values: dict[str, Any], summary: dict[str, Any]) -> N
         thresholds=thresholds,
         open_image=open_image,
         look=look,
+        first=first,
     )
+
+
+def _small(subject: Subject, index: int) -> Image.Image:
+    """An image of the split, its shorter side of at most THUMBNAIL pixels where it is RGB."""
+    data = subject.data
+    if data.preprocess.channels is not None:
+        return data.open_image(subject.split, index)
+    photo = Photo(data.image_set(subject.split).items[index])
+    side = min(photo.height, photo.width, THUMBNAIL)
+    return photo.cover((side, side), "bilinear")
 
 
 def _arrays(file: Path) -> dict[str, Any]:

@@ -15,12 +15,15 @@ MOST_LABELS = 4
 """Of an image."""
 
 
-def draw_first_batch(run: Path, batch: Mapping[str, np.ndarray], classes: Sequence[str]) -> None:
-    """Draws the content of first_batch.npz."""
+def draw_first_batch(
+    run: Path, batch: Mapping[str, np.ndarray], classes: Sequence[str]
+) -> list[tuple[Image.Image, str]]:
+    """Draws the content of first_batch.npz; returns its images and their labels."""
     images = [Image.fromarray(image) for image in batch["images"]]
     title = f"The first training batch: {len(images)} of {batch['size']} images"
     captions = [caption(target, classes) for target in batch["targets"]]
     write_bytes(run / "first_batch.png", png(labelled_images(images, captions, title)))
+    return list(zip(images, captions, strict=True))
 
 
 def caption(target: np.ndarray, classes: Sequence[str]) -> str:

@@ -3,19 +3,17 @@
 The templates escape all text.
 """
 
+import re
 from base64 import b64encode
-from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from PIL import Image
 
-from vit.extensions.reports.drawing import DARK, LIGHT, PIXEL_ART, PNG_DPI, Theme, png
+from vit.extensions.reports.drawing import LIGHT, PIXEL_ART
 from vit.extensions.reports.wording import percent
 
 TEMPLATES = Environment(
@@ -31,7 +29,7 @@ def page(template: str, *, script: str = "", **values: object) -> str:
     """The document of a template below vit/. Its policy admits `script`, by its digest, alone."""
     digest = b64encode(sha256(script.encode()).digest()).decode() if script else ""
     return TEMPLATES.get_template(template).render(
-        themes=(LIGHT, DARK), script=Markup(script), digest=digest, **values
+        light=vars(LIGHT), script=Markup(script), digest=digest, **values
     )
 
 
@@ -40,34 +38,24 @@ def address(content: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{b64encode(content).decode()}"
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A figure on a page."""
-
-    light: bytes
-    dark: bytes
-    """PNG files for the two settings of the browser."""
-    size: tuple[int, int]
-    """Width and height in CSS pixels."""
-    description: str
+def contents(html: str) -> list[tuple[str, Markup]]:
+    """Identifier and heading of each section that has them."""
+    sections = re.findall(r'<section id="([\w-]+)">\s*<h2>(.*?)</h2>', html)
+    return [(name, Markup(heading)) for name, heading in sections]
 
 
-def plot(draw: Callable[[Theme], Figure], description: str, *, crop: bool = False) -> Plot:
-    """The figure in both themes, as large on the page as on paper."""
-    light, dark = (png(draw(theme), crop=crop) for theme in (LIGHT, DARK))
-    with Image.open(BytesIO(light)) as image:
-        width, height = (round(side * 96 / PNG_DPI) for side in image.size)
-    return Plot(light, dark, (width, height), description)
-
-
-def thumbnail(image: Image.Image) -> Markup:
-    """A small RGB image; one of few pixels keeps them as crisp squares."""
+def embedded(image: Image.Image) -> tuple[str, str]:
+    """The address and the style of a small RGB image; one of few pixels keeps them as squares."""
     out, crisp = BytesIO(), max(image.size) < PIXEL_ART
-    image.save(out, "PNG" if crisp else "JPEG", quality=85)
-    source = address(out.getvalue(), "png" if crisp else "jpeg")
-    style = Markup(' class="pixels"') if crisp else ""
-    return Markup('<img{} src="{}" alt="">').format(style, source)
+    image.save(out, "PNG" if crisp else "JPEG", quality=80)
+    return address(out.getvalue(), "png" if crisp else "jpeg"), "pixels" if crisp else ""
+
+
+def thumbnail(image: Image.Image, description: str = "") -> Markup:
+    """An element with a small RGB image."""
+    source, style = embedded(image)
+    return Markup('<img class="{}" src="{}" alt="{}">').format(style, source, description)
 
 
 TEMPLATES.policies["json.dumps_kwargs"] = {}  # by default, keys are sorted
-TEMPLATES.filters |= {"percent": percent, "thumbnail": thumbnail, "address": address}
+TEMPLATES.filters |= {"percent": percent, "thumbnail": thumbnail, "contents": contents}

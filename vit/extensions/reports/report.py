@@ -1,12 +1,15 @@
 """The page of every run: metrics, curves, commands, and how it was made."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from vit.extensions.reports.curves import curves, panels_of
-from vit.extensions.reports.drawing import png
-from vit.extensions.reports.page import Plot, page, plot
+from vit.extensions.reports.drawing import png, svg
+from vit.extensions.reports.page import page
 from vit.extensions.reports.run_list import read_history
 from vit.extensions.reports.wording import flat, percent
 from vit.writing import write_bytes, write_text
@@ -29,34 +32,42 @@ METRIC_NAMES = {
 }
 """Metric name without the split -> title. All but the losses and likelihoods are fractions."""
 
+ELSEWHERE = (
+    *("metrics", "classes", "command", "finished", "finishers", "unknown", "confidence"),
+    *("images", "parameters", "split"),
+)
+"""Keys of summary.json that the page says elsewhere, or not at all."""
+SAID = {"score", "by size train images", "by size val images", "by size steps"}
+"""Rows that repeat others."""
+TITLES = {"splits": "Digests of the images"}
+
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
 
 def write_page(
     run_dir: Path,
     summary: Mapping[str, Any],
+    metrics: Mapping[str, float],
     num_images: int,
     *,
     scored: bool = False,
-    colours: Plot | None = None,
+    colours: Markup | None = None,
     **values: Any,
 ) -> None:
-    """Writes curves.png and report.html of a run; `num_images` sets the decimals of its metrics.
+    """Writes curves.png and report.html of a run.
 
+    `metrics`: those that the headline does not say; `num_images` sets their decimals.
     `scored` runs have classes, confusion, calibration and errors; `values` are for report.html.
     """
     history = read_history(run_dir / "metrics.csv")
     panels = list(panels_of(history))
     if panels:
         write_bytes(run_dir / "curves.png", png(curves(history, panels)))
-    plots = [
-        plot(lambda theme, panel=panel: curves(history, [panel], theme), f"{panel} over training")
-        for panel in panels
-    ]
+    plots = [svg(curves(history, [panel]), f"{panel} over training") for panel in panels]
     html = page(
         "reports/report.html",
         name=run_dir.resolve().name,
-        metrics=metrics_table(summary["metrics"], num_images),
+        metrics=metrics_table(metrics, num_images),
         curves=plots,
         scored=scored,
         colours=colours,
@@ -93,11 +104,20 @@ def _ordered(present: set[str], titles: Mapping[str, str]) -> list[str]:
     return [key for key in titles if key in present] + sorted(present - titles.keys())
 
 
-def origin(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(title, rows) of the rest of summary.json: single values, then each group."""
-    elsewhere = ("metrics", "classes", "command", "finished", "finishers", "unknown")
-    rest = {key: value for key, value in summary.items() if key not in elsewhere}
+def origin(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]], bool]]:
+    """(title, rows, true for folded) of what else summary.json says: single values, each group."""
+    rest = {key: value for key, value in summary.items() if key not in ELSEWHERE}
+    if rest.get("trained_parameters") == summary.get("parameters"):
+        rest.pop("trained_parameters", None)
     groups = {key: value for key, value in rest.items() if isinstance(value, Mapping)}
     single = {key: value for key, value in rest.items() if key not in groups}
-    tables = [(key.capitalize(), flat(value)) for key, value in {"run": single, **groups}.items()]
-    return [(title, rows) for title, rows in tables if rows]
+    tables = []
+    for key, value in {"run": single, **groups}.items():
+        if rows := [row for row in flat(value) if row[0] not in SAID]:
+            tables.append((TITLES.get(key, key.capitalize()), rows, _folded(rows)))
+    return tables
+
+
+def _folded(rows: list[tuple[str, str]]) -> bool:
+    """True for a long table, and for digests."""
+    return len(rows) > 14 or any(re.fullmatch("[0-9a-f]{32,}", value) for _, value in rows)

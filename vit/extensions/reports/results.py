@@ -12,28 +12,32 @@ import numpy as np
 from PIL import Image
 
 from vit.extensions.reports import figures
-from vit.extensions.reports.drawing import png
+from vit.extensions.reports.drawing import png, svg
 from vit.extensions.reports.figures import WrongImage
 from vit.extensions.reports.intervals import wilson_interval
-from vit.extensions.reports.lettering import drawable
-from vit.extensions.reports.page import plot
+from vit.extensions.reports.pictures import (
+    LARGE,
+    error_cells,
+    opened,
+    picture,
+    pictured,
+    right_examples,
+)
 from vit.extensions.reports.reliability import Reliability, reliability
 from vit.extensions.reports.report import SPLIT_NAMES, write_page
-from vit.extensions.reports.scores import (
-    ClassScores,
-    class_scores,
-    confusion_matrix,
-    errors,
-    most_confused,
-)
+from vit.extensions.reports.scores import ClassScores, class_scores, confusion_matrix, errors
 from vit.extensions.reports.wording import commands, percent
 from vit.preprocessing import Preprocess
 from vit.runs.predictions import Predictions
 from vit.writing import write_bytes
 
 NUM_WORST = 20
-THUMBNAIL = 320
-"""Longer side of an image in the report, in pixels."""
+THUMBNAIL, SEEN = 320, 160
+"""Longer side of an image in worst.png, and of what the model looked at, in pixels."""
+LEVELS = (0.05, 0.25, 0.5)
+"""Shares of a class from which a cell of the confusion has the next colour."""
+SHOWN_PAIRS = 8
+"""Cells of the confusion whose pictures stand beside it."""
 MAX_CONFUSION = 2000
 """Maximum number of classes; larger k x k tables cost memory and are not readable."""
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -64,52 +68,82 @@ def write_results(
     open_image: Callable[[int], Image.Image],
     thresholds: np.ndarray | None = None,
     look: tuple[str, Look] | None = None,
+    first: Sequence[tuple[Image.Image, str]] = (),
 ) -> None:
     """Writes the figures and report.html of one evaluation to `run_dir`.
 
     Reads summary.json, config.yaml and metrics.csv of the run. `open_image` takes an entry of
     `predictions.indices`; an image that cannot be opened becomes an empty frame. `thresholds`
     (k,): probabilities above which a class of multi-label data is predicted. `look`: a method's
-    name, and a function that draws what the model looked at in an error.
+    name, and a function that draws what the model looked at in an error. `first`: images of the
+    first training batch, with their labels.
     """
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
     scores = class_scores(predictions, len(classes), thresholds)
     mistakes = errors(predictions, thresholds)
     wrong = [_wrong_image(predictions, error, open_image, look) for error in mistakes[:NUM_WORST]]
-    wrong_title = _worst_title(len(mistakes), len(predictions), split)
-    write_bytes(run_dir / "worst.png", png(figures.worst(wrong, classes, wrong_title)))
-    groups = _reliability(predictions)
+    title = _worst_title(len(mistakes), len(predictions), split)
+    write_bytes(run_dir / "worst.png", png(figures.worst(wrong, classes, title)))
+    groups, confusion = _reliability(predictions), _confusion(run_dir, predictions, classes)
+    headline, metrics = _headline(summary, predictions, scores, split, groups)
     write_page(
         run_dir,
         summary,
+        metrics,
         len(predictions),
-        **_titles(summary, split, len(classes), len(predictions)),
-        headline=_headline(predictions, scores, SPLIT_NAMES[split]),
+        kind=f"{SPLIT_NAMES[split].lower()} results",
+        about=_about(summary, len(classes)),
+        headline=headline,
         scored=True,
         multilabel=predictions.multilabel,
         classes=classes,
-        bars=_bars(run_dir, scores, classes),
-        confusion=_confusion(run_dir, predictions, classes),
+        confusion=confusion,
+        **_pictures(predictions, mistakes, wrong, confusion, open_image, thresholds),
         answers=_answers(predictions),
-        groups=groups,
-        **_confidence(summary, predictions, split),
-        group_rows=_group_rows(groups),
+        **_confidence(summary, predictions, groups),
         refusing=_refusing(summary),
-        reliability=plot(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
-        wrong=wrong,
-        wrong_title=wrong_title,
-        looked_by=look[0] if look and any(item.seen is not None for item in wrong) else "",
+        looked_by=look[0] if look and any(item.seen for item in wrong) else "",
+        first=first and [(each, picture(image)) for image, each in first],
         commands=commands(run_dir),
         **_class_tables(scores, classes),
     )
 
 
-def _titles(summary: dict[str, Any], split: str, classes: int, images: int) -> dict[str, str]:
-    about = (
-        f"{summary['parameters']:,} parameters · {classes:,} classes · {images:,} {split} images"
-    )
-    kind = f"{SPLIT_NAMES[split].lower()} results"
-    return {"kind": kind, "about": about, "use_title": "Use this model again"}
+def _pictures(
+    predictions: Predictions,
+    mistakes: list[tuple[int, int, float]],
+    wrong: list[WrongImage],
+    confusion: dict[str, Any] | None,
+    open_image: Callable[[int], Image.Image],
+    thresholds: np.ndarray | None,
+) -> dict[str, Any]:
+    """Errors, cells and right examples of the page, and the pictures of their rows."""
+    shown = confusion["shown"] if confusion else []
+    cells = error_cells(predictions, mistakes, shown) if confusion else {}
+    around = [k for item in wrong for k in (*item.true[:1], item.predicted)]
+    examples = right_examples(predictions, [*shown, *around], thresholds)
+    rows = [*pictured(cells), *(row for rows in examples.values() for row in rows)]
+    images = {item.row: item.image for item in wrong}
+    gallery = {row: image and picture(image, LARGE) for row, image in images.items()}
+    for row in rows:
+        if row not in gallery:
+            image = opened(open_image, int(predictions.indices[row]))
+            gallery[row] = image and picture(image)
+    gallery = {row: each for row, each in gallery.items() if each is not None}
+    return {
+        "wrong": wrong,
+        "num_wrong": len(mistakes),
+        "cells": cells | {(k, k): examples[k] for k in shown if k in examples},
+        "pairs": list(cells)[:SHOWN_PAIRS],
+        "examples": {k: [row for row in rows if row in gallery] for k, rows in examples.items()},
+        "gallery": gallery,
+        "names": predictions.names,
+    }
+
+
+def _about(summary: dict[str, Any], classes: int) -> str:
+    counts = ", ".join(f"{name} {n:,}" for name, n in summary["images"].items() if n)
+    return f"{classes:,} classes · images: {counts} · {summary['parameters']:,} parameters"
 
 
 def _wrong_image(
@@ -119,15 +153,13 @@ def _wrong_image(
     look: tuple[str, Look] | None,
 ) -> WrongImage:
     row, predicted, probability = error
-    seen = None
-    try:
-        image = open_image(int(predictions.indices[row])).convert("RGB")
+    image, seen = opened(open_image, int(predictions.indices[row])), None
+    if image is not None:
         if look is not None and (seen := look[1](image, predicted)) is not None:
-            seen.thumbnail((THUMBNAIL, THUMBNAIL))
+            seen.thumbnail((SEEN, SEEN))
         image.thumbnail((THUMBNAIL, THUMBNAIL))  # twenty full-size photos would fill the memory
-    except (OSError, ValueError):  # a deleted file must not prevent the report
-        image = None
     return WrongImage(
+        row=row,
         image=image,
         seen=seen,
         name=predictions.names[row],
@@ -143,25 +175,37 @@ def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
     return errors + (f"; the {NUM_WORST} most confident" if num_wrong > NUM_WORST else "")
 
 
-def _headline(predictions: Predictions, scores: ClassScores, split: str) -> tuple[str, str, str]:
-    """Name, value and note of the main result."""
-    n, hits = len(predictions), int(predictions.hits().sum())
+def _headline(
+    summary: Mapping[str, Any],
+    predictions: Predictions,
+    scores: ClassScores,
+    split: str,
+    groups: Reliability,
+) -> tuple[tuple[str, str, str], dict[str, float]]:
+    """Name, value and note of the main result, and the metrics that they do not say."""
+    n, hits, metrics = len(predictions), int(predictions.hits().sum()), dict(summary["metrics"])
     if scores.average_precision is not None:
-        defined = scores.average_precision[scores.count > 0]
-        mean = float(defined.mean()) if len(defined) else float("nan")
+        name, key, defined = "mean average precision", "map", scores.average_precision
+        defined = defined[scores.count > 0]
+        value = float(defined.mean()) if len(defined) else float("nan")
         note = (
-            f"Mean over the classes of average precision, n = {n:,}. The most probable class is "
-            f"right for {percent(hits / n, n)} of the images."
+            "Mean over the classes of average precision. The most probable class is right for "
+            f"{percent(hits / n, n)} of the images."
         )
-        return f"{split} mean average precision", percent(mean, n), note
-    low, high = wilson_interval(hits, n)
-    recall, constant = scores.recall[scores.count > 0].mean(), scores.count.max() / n
-    note = (
-        f"95 % confidence interval {percent(low, n)} to {percent(high, n)} (Wilson), n = {n:,}; "
-        f"{n - hits:,} wrong. Mean recall of the classes {percent(recall, n)}; always the most "
-        f"frequent class would be right for {percent(constant, n)}."
-    )
-    return f"{split} accuracy", percent(hits / n, n), note
+    else:
+        name, key, value = "accuracy", "acc1", hits / n
+        low, high = (percent(end, n) for end in wilson_interval(hits, n))
+        note = f"{hits:,} right, {n - hits:,} wrong; 95 % interval {low} to {high} (Wilson)."
+    if f"{split}/ece" not in metrics:  # of several labels
+        scaled = (summary.get("confidence") or {"temperature": 1})["temperature"] != 1
+        metrics[f"{split}/ece_scaled" if scaled else f"{split}/ece"] = groups.error
+    if metrics.get(f"{split}/nll") == metrics.get(f"{split}/loss"):
+        metrics.pop(f"{split}/nll", None)
+    metrics.pop(f"{split}/{key}", None)
+    for other in SPLIT_NAMES:
+        if (score := metrics.pop(f"{other}/{key}", None)) is not None:
+            note += f" {SPLIT_NAMES[other]}: {percent(score, n)}."
+    return (f"{SPLIT_NAMES[split]} {name}", percent(value, n), note), metrics
 
 
 def _class_tables(scores: ClassScores, classes: Sequence[str]) -> dict[str, Any]:
@@ -175,45 +219,29 @@ def _class_tables(scores: ClassScores, classes: Sequence[str]) -> dict[str, Any]
     columns += [[percent(x) for x in c] for c in (scores.precision, scores.recall, scores.f1)]
     columns.append([f"{count:,}" for count in scores.count])
     rows = list(zip(classes, *columns, strict=True))
-    many = len(classes) > 2 * WEAKEST
-    weakest = np.argsort(scores.f1, kind="stable")[:WEAKEST] if many else []
-    return {"class_head": head, "class_rows": rows, "weakest": [rows[k] for k in weakest]}
-
-
-def _bars(run_dir: Path, scores: ClassScores, classes: Sequence[str]) -> Any:
-    """The plot of per_class.png, which it writes; None for single-label data."""
-    areas = scores.average_precision
-    if areas is None:
-        return None
-    bars = plot(lambda theme: figures.class_bars(areas, classes, theme), "average precision")
-    write_bytes(run_dir / "per_class.png", bars.light)
-    return bars
+    weakest = 0
+    if len(classes) > 2 * WEAKEST:
+        rows, weakest = [rows[k] for k in np.argsort(scores.f1, kind="stable")], WEAKEST
+    return {"class_head": head, "class_rows": rows, "weakest": weakest}
 
 
 def _confusion(
     run_dir: Path, predictions: Predictions, classes: Sequence[str]
 ) -> dict[str, Any] | None:
-    """The plot of confusion.png, which it writes, a note, and the pairs most confused."""
+    """The classes and counts of the matrix, of which it writes confusion.png."""
     if predictions.multilabel or len(classes) > MAX_CONFUSION:
         return None
     matrix = confusion_matrix(predictions.labels, predictions.top_classes[:, 0], len(classes))
+    write_bytes(run_dir / "confusion.png", png(figures.confusion(matrix, classes), crop=True))
     shown = figures.most_confused_classes(matrix)
-    notes = []
-    if len(shown) < len(classes):
-        notes.append("Rows are fractions of all images of a class.")
-    numbered = [f"#{k} {classes[k]}" for k in shown if not drawable(classes[k])]
-    if numbered:
-        notes.append(f"No font could draw these names: {', '.join(numbered)}.")
-    drawn = plot(
-        lambda theme: figures.confusion(matrix, classes, theme), "Confusion matrix", crop=True
-    )
-    write_bytes(run_dir / "confusion.png", drawn.light)
-    pairs = [
-        (classes[true], classes[other], f"{count:,}", percent(count / matrix[true].sum()))
-        for true, other, count in most_confused(matrix)
-    ]
-    width = "24rem" if len(shown) <= figures.WITH_NUMBERS else "100%"
-    return {"plot": drawn, "note": " ".join(notes), "pairs": pairs, "width": width}
+    share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    counts, levels = matrix[np.ix_(shown, shown)], 1 + np.digitize(share, LEVELS)
+    return {
+        "shown": shown,
+        "counts": counts.tolist(),
+        "levels": levels[np.ix_(shown, shown)].tolist(),
+        "upright": max(len(classes[k]) for k in shown) > 3,
+    }
 
 
 def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]] | None:
@@ -232,22 +260,23 @@ def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]
     return ["--confidence", "a class", *above, "no answer", "answers right"], rows
 
 
-def _confidence(summary: Mapping[str, Any], predictions: Predictions, split: str) -> dict[str, Any]:
-    """Source of the stated confidence, its error without the temperature, and the sets."""
+def _confidence(
+    summary: Mapping[str, Any], predictions: Predictions, groups: Reliability
+) -> dict[str, Any]:
+    """Source of the stated confidence, its reliability, and the sets."""
     fitted = summary.get("confidence") or {"temperature": 1}
-    scaled = fitted["temperature"] != 1
     about = "Probabilities are the model's own: no images were held out to fit a temperature to."
     if "images" in fitted:
         about = "Probabilities are the model's own: no temperature is better for "
-        if scaled:
+        if fitted["temperature"] != 1:
             about = f"Probabilities are of logits / {fitted['temperature']:.3g}, fitted to "
         about += f"{fitted['images']:,} {fitted['measured_on']}."
     sets = [
         (f"{row['coverage']:g}", percent(row["holding"]), f"{row['classes']:.2f}")
         for row in predictions.sets
     ]
-    unscaled = summary["metrics"].get(f"{split}/ece") if scaled else None
-    return {"measured": about, "unscaled": unscaled, "sets": sets}
+    drawn = svg(figures.reliability(groups), "Reliability diagram")
+    return {"measured": about, "sets": sets, "groups": _group_rows(groups), "curve": drawn}
 
 
 def _refusing(summary: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -257,9 +286,8 @@ def _refusing(summary: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     accuracies, images = unknown["accuracies"], unknown["images"]
     rows = [(f"{n} %", percent(accuracies[n - 1], images)) for n in SHOWN_SHARES]
-    drawn = plot(lambda theme: figures.answered(accuracies, theme), "Accuracy by share answered")
-    measured_on = f"{images:,} {summary['confidence']['measured_on']}"
-    return {"plot": drawn, "rows": rows, "measured_on": measured_on}
+    drawn = svg(figures.answered(accuracies), "Accuracy by share answered")
+    return {"plot": drawn, "rows": rows}
 
 
 def _reliability(predictions: Predictions) -> Reliability:

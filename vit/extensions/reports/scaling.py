@@ -13,7 +13,7 @@ from vit.errors import UserError
 from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, style_axes
 from vit.extensions.reports.lettering import legible, shorten, text_style
 
-FAMILIES = {"ViT": ("o", LIGHT.first), "ResNet": ("s", LIGHT.second), "hybrid": ("D", LIGHT.third)}
+FAMILIES = {"ViT": ("o", LIGHT.accent), "ResNet": ("s", LIGHT.second), "hybrid": ("D", LIGHT.third)}
 """Marker and colour of the published families; the user's runs are stars."""
 PLACES = ((7, 0, "left"), (-7, 0, "right"), (0, 8, "center"), (0, -8, "center"),
           (6, 7, "left"), (-6, 7, "right"), (6, -7, "left"), (-6, -7, "right"),
@@ -55,9 +55,9 @@ def accuracy_against_compute(
     points: Sequence[ScalingPoint], accuracy: str, own_label: str
 ) -> Figure:
     """`accuracy` names the vertical axis, `own_label` the user's runs."""
-    figure = new_figure(7.2, 4.6, LIGHT)
+    figure = new_figure(7.2, 4.6)
     axes = figure.add_subplot()
-    style_axes(axes, LIGHT)
+    style_axes(axes)
     axes.set_xscale("log")
     runs = [point for point in points if point.family is None]
     series = [
@@ -76,7 +76,7 @@ def accuracy_against_compute(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
-    label_axes(axes, LIGHT, x="training compute, exaFLOPs (1e18 operations)", y=accuracy)
+    label_axes(axes, x="training compute, exaFLOPs (1e18 operations)", y=accuracy)
     legend = axes.legend(frameon=False, fontsize=8.5, labelcolor=LIGHT.ink, loc="lower right")
     figure.draw_without_rendering()
     _place_labels(axes, [*runs, *(p for p in points if p.family)], legend)

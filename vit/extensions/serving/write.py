@@ -173,6 +173,7 @@ def _write_onnx(graph: Graph, description: Description, path: Path, opset: int |
                 exported(graph),
                 input_names=["images"],
                 output_names=graph.names,
+                dynamic_shapes={"images": {0: "batch"}},  # else s31
                 opset_version=opset,
                 dynamo=True,
             )
