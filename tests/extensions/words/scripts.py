@@ -164,7 +164,7 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def scripts() -> dict[str, str]:
     """Shell -> its script."""
     whole = parser()
-    return {shell: shtab.complete(whole, shell) for shell in SHELLS}
+    return {shell: shtab.complete(whole, shell).rstrip("\n") + "\n" for shell in SHELLS}
 
 
 if __name__ == "__main__":

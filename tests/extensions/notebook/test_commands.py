@@ -1,0 +1,115 @@
+"""vit.knn and others: commands as functions, with the results of independent sources."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import RidgeClassifier
+from sklearn.neighbors import KNeighborsClassifier
+
+import vit
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+from vit.preprocessing import Preprocess
+from vit.weights.native import save_native
+
+OPTIONS: dict[str, Any] = {"num_workers": 0, "cache": "features"}
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An encoder, and two classes of noise around two greys."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    network = vit.create_model(
+        "vit_ti16", num_classes=0, image_size=16, patch_size=8, width=16, depth=1, num_heads=2
+    )
+    preprocess = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
+    save_native(Path("encoder"), network, classes=None, preprocess=preprocess, extra={})
+    rng = np.random.default_rng(0)
+    for split, count in {"train": 12, "val": 4, "test": 12}.items():
+        for name, grey in {"dark": 105, "light": 125}.items():
+            folder = Path("data", split, name)
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.normal(grey, 60, (16, 16, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i:02}.png")
+    return Path("encoder")
+
+
+def features(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features and classes of a split, image by image."""
+    network = vit.create_model(pretrained="encoder").eval()
+    transform, folders = vit.transforms(network), sorted(Path("data", split).iterdir())
+    pairs = [(path, i) for i, folder in enumerate(folders) for path in sorted(folder.iterdir())]
+    with torch.no_grad():
+        vectors = [network(transform(path)[None])[0].double().numpy() for path, _ in pairs]
+    return np.stack(vectors), np.array([label for _, label in pairs])
+
+
+def test_neighbours_are_those_of_scikit_learn(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = vit.knn(model, "data", k=[1, 5], temperature=1e6, **OPTIONS)
+    assert capsys.readouterr().out == ""
+    (x, y), (queries, labels) = features("train"), features("test")
+    for row in result["rows"]:
+        neighbours = KNeighborsClassifier(row["k"], metric="cosine").fit(x, y)
+        assert row["accuracy"] == pytest.approx(neighbours.score(queries, labels))
+    assert result["train_images"] == len(y) and result["test_images"] == len(labels)
+
+
+def test_few_shots_are_those_of_a_ridge_regression_on_all_images(model: Path) -> None:
+    result = vit.fewshot(model, "data", shots=12, seeds=1, l2=1e-3, **OPTIONS)
+    [row] = result["rows"]
+    (x, y), (queries, labels) = features("train"), features("test")
+    ours = RidgeClassifier(alpha=1e-3).fit(x - x.mean(0), y).score(queries - x.mean(0), labels)
+    assert row["shots"] == 12 and row["mean"] == pytest.approx(ours, abs=1 / len(labels))
+
+
+def test_a_probe_reports_its_choice(model: Path) -> None:
+    result = vit.probe(model, "data", num_c=3, **OPTIONS)
+    assert [row["c"] for row in result["sweep"]] == pytest.approx([1e-6, 10**-0.5, 1e5])
+    assert result["chosen_on"] == "val" and 0.5 <= result["accuracy"] <= 1
+
+
+def test_a_copy_is_found() -> None:
+    before = {finding["kind"] for finding in vit.check("data", out="before")["findings"]}
+    shutil.copy("data/train/dark/00.png", "data/test/dark/copy.png")
+    after = {finding["kind"]: finding for finding in vit.check("data", out="after")["findings"]}
+    [kind] = after.keys() - before
+    assert after[kind]["count"] == 1 and "leak" in kind and Path("after/findings.html").is_file()
+
+
+def test_pictures_of_a_model_are_files(model: Path) -> None:
+    written = vit.inspect(model, "data/test/dark/00.png", out="looks", layers=[0])
+    assert {path.name for path in written} >= {"01_00.png", "inspection.html"}
+    assert all(path.is_file() and path.parent == Path("looks") for path in written)
+
+
+def test_a_mistake_is_that_of_the_command(model: Path) -> None:
+    with pytest.raises(UserError, match="unrecognized arguments: --neighbours=3; see `vit knn"):
+        vit.knn(model, "data", neighbours=3)
+    with pytest.raises(UserError, match="data folder nowhere does not exist"):
+        vit.check("nowhere")
+
+
+def test_training_transforms_cut_and_mirror_by_the_generator_of_torch(model: Path) -> None:
+    network = vit.create_model(pretrained=model)
+    plain = Image.new("RGB", (40, 30), (51, 102, 204))
+    pixels = vit.transforms(network, training=True)(plain)
+    assert pixels.shape == (3, 16, 16)
+    expected = torch.tensor([51, 102, 204])[:, None, None] / 255 * 2 - 1
+    torch.testing.assert_close(pixels, expected.expand_as(pixels))
+    ramp = Image.fromarray(np.tile(np.arange(0, 240, 6, dtype=np.uint8), (40, 1))).convert("RGB")
+    transform = vit.transforms(network, training=TrainTransform(crop_area=(0.5, 0.5)))
+    torch.manual_seed(0)
+    rises = torch.stack([transform(ramp)[0, 8].diff().mean() for _ in range(200)])
+    mirrored = float((rises < 0).double().mean())
+    assert 0.4 < mirrored < 0.6 and len(rises.abs().unique()) > 10
+    torch.manual_seed(0)
+    torch.testing.assert_close(transform(ramp)[0, 8].diff().mean(), rises[0])
