@@ -1,6 +1,8 @@
 """Vision Transformers for image classification: train, fine-tune, evaluate, publish."""
 
 import re
+import sys
+from opcode import opmap
 from pathlib import Path
 
 # Public names are imported on first use, so that `import vit` stays light. __init__.pyi says where
@@ -19,7 +21,10 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         from vit.synonyms import Missing
 
-        raise Missing("vit", name)
+        missing, frame = Missing("vit", name), sys._getframe(1)
+        if frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]:
+            raise ImportError(str(missing))  # Python would say less after an AttributeError
+        raise missing
     from vit.tables import resolve
 
     return resolve(f"{_HOMES[name]}:{name}")

@@ -43,8 +43,7 @@ def needed(library: str, extra: str) -> Any:
     try:
         return import_module(library)
     except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed: pip install 'vitkit[{extra}]'"
-        raise UserError(message) from error
+        raise UserError(f"{error.name} is not installed: pip install 'vitkit[{extra}]'") from error
 
 
 def printable(text: str) -> str:

@@ -89,3 +89,12 @@ def test_keywords_of_others_choose_the_same_answers() -> None:
     images = torch.randint(0, 255, (2, 3, 16, 16), dtype=torch.uint8)
     same: Any = classifier.predict
     assert same(source=images, topk=2) == classifier.predict(images, top=2)
+
+
+def test_a_name_that_is_imported_is_answered_too() -> None:
+    with pytest.raises(ImportError, match=r"vit has no attribute 'pipeline': type vit.load\(NAME\)"):
+        exec("from vit import load, pipeline")
+    assert not hasattr(vit, "pipeline") and getattr(vit, "pipeline", 1) == 1
+    scope: dict[str, Any] = {}
+    exec("from vit import signals, load\nfrom vit import *", scope)
+    assert scope["load"] is vit.load and scope["knn"] is vit.knn
