@@ -42,7 +42,7 @@ def keywords(call: Callable[P, R]) -> Callable[P, R]:
             return call(*args, **kwargs)
         except (TypeError, UserError) as error:
             mistake = error
-        ours = in_our_words([call.__qualname__, *kwargs])  # not its context
+        ours = in_our_words([f"{call.__qualname__}()", *kwargs])  # not its context
         if ours is None:
             raise mistake
         return call(*args, **dict(zip(ours[1:], kwargs.values(), strict=True)))  # pyright: ignore

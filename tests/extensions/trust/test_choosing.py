@@ -191,7 +191,11 @@ def test_without_val_half_of_train_measures_a_probe_alone(vit: Vit, photos: Path
     done = vit("trust", "run", "--json")
     assert done.status == 0, done.err
     shown, stored = json.loads(done.out), Trust.read(Path("run/model"))
-    assert shown["measured_on"] == "training images"
+    assert shown["measured_on"] == "training images" and shown["accuracies"] is None
+    told = vit("trust", "run").out
+    assert (
+        "to which the head was fitted: they tell no accuracy" in told and "answered, %" not in told
+    )
     assert 0 <= shown["images"] - shown["train_images"] <= 1
     assert stored is not None and stored.neighbours is not None and stored.usual is not None
     assert len(stored.neighbours) == shown["train_images"]

@@ -53,7 +53,8 @@ def test_a_keyword_is_understood_or_answered(row: Name, name: str) -> None:
     assert name not in known
     if row.same:
         assert row.ours in known
-        assert in_our_words([row.owner, "engine", name]) == [row.owner, "engine", row.ours]
+        call = f"{row.owner}()"
+        assert in_our_words([call, "engine", name]) == [call, "engine", row.ours]
         return
     with pytest.raises(UserError, match=f"{name}=: ") as error:
         call(*POSITIONAL.get(row.owner, ()), **{name: 1})

@@ -165,6 +165,8 @@ def _options(
         images = (data, val, test)
     elif data is not None:
         options = {"data": data, **options}
+    if data is None and isinstance(recipe, str | Path) and Path(recipe).is_dir():
+        recipe, options = None, {"data": recipe, **options}  # as in `vit fit my_photos`
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
     for name, value in flat(options):

@@ -1,6 +1,7 @@
 """`vit export`: a trained model as a file of another runtime."""
 
 import json
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ def run(args: list[str]) -> int:
         raise UserError("--max-drop is for --int8")
     if options.int8 is not None and len(options.check or ()) != 1:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
+    if options.dst is not None and re.fullmatch(r"\w+=\w+", options.dst):
+        raise UserError(f"{options.dst} is not the name of a file, such as model.onnx")
     if options.dst is None:
         options.dst = _in_run(options.model, options.format or "onnx")
     from vit.extensions.serving.source import files

@@ -71,13 +71,17 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
             **vars(references),
         )
         trust.write(run / "model")
-    wrong = held_out.logits.argmax(1) != held_out.labels
+    wrong, unlike = (
+        held_out.logits.argmax(1) != held_out.labels,
+        unlikeness(usual, usual, choice.score),
+    )
     return {
         **vars(choice),
         "train_images": len(train.labels),
         "images": len(wrong),
         "measured_on": where,
-        "accuracies": accuracies(unlikeness(usual, usual, choice.score), wrong),
+        # Not on images that the head was fitted to, which it answers too well.
+        "accuracies": None if frozen else accuracies(unlike, wrong),
         "file": str(run / "model" / TRUST),
     }
 

@@ -45,11 +45,13 @@ def _show(chosen: dict[str, Any]) -> None:
         show(f"  {score:12} {area:.4f} mean area under the risk-coverage curve")
     if chosen["score"] != "mahalanobis":
         show("an image that is unusual by mahalanobis is unknown, too")
-    show(
-        f"compared with {chosen['train_images']:,} training images; of "
-        f"{chosen['images']:,} other {chosen['measured_on']}, the most alike first:"
-    )
-    show("  answered, %   accuracy, %")
-    for share in SHOWN_SHARES:
-        show(f"{share:13} {100 * chosen['accuracies'][share - 1]:13.1f}")
+    compared = f"compared with {chosen['train_images']:,} training images"
+    others = f"{chosen['images']:,} other {chosen['measured_on']}"
+    if chosen["accuracies"] is None:
+        show(f"{compared}, by {others}, to which the head was fitted: they tell no accuracy")
+    else:
+        show(f"{compared}; of {others}, the most alike first:")
+        show("  answered, %   accuracy, %")
+        for share in SHOWN_SHARES:
+            show(f"{share:13} {100 * chosen['accuracies'][share - 1]:13.1f}")
     show(f"wrote {chosen['file']}")

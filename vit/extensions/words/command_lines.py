@@ -14,6 +14,8 @@ from vit.recipes import list_recipes
 from vit.runs.short_names import FLAGS, SHORT, WITHOUT_DOT
 from vit.tables import rows
 
+MODEL = "<RUN>"
+"""Stands for a model in our words, which shows as RUN unless one is named."""
 OF_FIT = ("fit", "validate", "test", "predict", "selftrain")
 """Commands with the options of `vit fit`, in which - and _ are the same."""
 OURS = {*SHORT, *WITHOUT_DOT} - {*FLAGS}
@@ -58,11 +60,12 @@ class Word(NamedTuple):
 
     def meaning(self, value: str) -> str:
         """Our words for it with a value, as text."""
-        return shlex.join(self.typed(value))
+        return shlex.join("RUN" if word == MODEL else word for word in self.typed(value))
 
     def typed(self, value: str) -> list[str]:
         """Our words for it with a value."""
-        return [part.replace("{}", value) for part in shlex.split(self.ours)]
+        parts = [MODEL if part == "RUN" else part for part in shlex.split(self.ours)]
+        return [part.replace("{}", value) for part in parts]
 
 
 @cache
@@ -92,6 +95,8 @@ def in_our_words(typed: list[str]) -> list[str] | None:
     rest = line.command(typed)
     while rest:
         line.take(rest)
+    named = line.first or line.has_run
+    line.words = [word for word in line.words if word != MODEL or not named]
     ours = [*line.first, *line.words]
     options = [word.partition("=")[0].replace("-", "_") for word in ours if word.startswith("--")]
     for option, name in line.set_by.items():
@@ -99,7 +104,8 @@ def in_our_words(typed: list[str]) -> list[str] | None:
             raise UserError(f"{name} and {option} are one option; give one")
     if line.notes:
         text = "; ".join(dict.fromkeys(line.notes))
-        raise UserError(f"{text}; type: {shlex.join([VIT, *line.name, *ours])}")
+        command = [VIT, *line.name, *("RUN" if word == MODEL else word for word in ours)]
+        raise UserError(f"{text}; type: {shlex.join(command)}")
     return [*line.name, *ours] if line.changed and [*line.name, *ours] != typed else None
 
 
@@ -158,6 +164,14 @@ class Line:
             if self.name[0] not in OF_FIT and typed.startswith("--") and "_" in typed:
                 typed, self.changed = typed.replace("_", "-"), True
             self.words += [typed, *(_values(rest) if word not in FLAGS else ())]
+        elif (
+            equals
+            and not is_option
+            and self.name[0] not in ("fit", "predict")
+            and not os.path.exists(typed)
+        ):
+            self.words.append(f"--{word.replace('_', '-')}={value}")
+            self.changed = True
         elif is_option or self.name[0] not in ("fit", "predict"):
             self.words.append(typed)
         else:

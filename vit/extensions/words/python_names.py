@@ -53,7 +53,7 @@ def in_our_words(typed: list[str]) -> list[str] | None:
     Raises UserError with what to type for one that is not the same here.
     """
     owner, *theirs = typed
-    meant = [_rows().get((owner, name)) for name in theirs]
+    meant = [_rows().get((owner.removesuffix("()"), name)) for name in theirs]
     for name, row in zip(theirs, meant, strict=True):
         if row is not None and not row.same:
             raise UserError(row.answer if row.is_attribute else f"{name}=: {row.answer}")

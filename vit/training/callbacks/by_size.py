@@ -45,10 +45,11 @@ class FineTuneBySize(Callback):
             raise UserError("FineTuneBySize and EMA both say which weights result: leave one out")
         images = data.expected_images("train")
         validation = 0 if data.splits.val is None else data.expected_images("val")
-        length = "steps by a limit of the run"
+        batch = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
+        steps = steps_for(images, batch)
+        length = f"steps by a limit of the run ({steps:,} without one)"
         if trainer.max_steps == -1 and trainer.max_epochs == -1 and time_limit(trainer) is None:
-            batch = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
-            steps = trainer.fit_loop.epoch_loop.max_steps = steps_for(images, batch)
+            trainer.fit_loop.epoch_loop.max_steps = steps
             length = f"{steps:,} steps of {batch:,}"
         self._share = None if validation >= ENOUGH_TO_CHOOSE else FIXED_SHARE
         if pl_module.load_report is None:
