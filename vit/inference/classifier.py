@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +29,8 @@ from vit.weights.pretrained import load_pretrained
 from vit.weights.weight_file import find_weights
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from vit.data.decode import Picture
 
     Source = Picture | Tensor
@@ -198,7 +199,7 @@ def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Source]":
     return images if isinstance(images, list | tuple | Iterator) else [images]
 
 
-def _array(image: Tensor) -> np.ndarray:
+def _array(image: Tensor) -> "np.ndarray":
     """uint8 `h w c` of `c h w`, uint8 or in [0, 1]. UserError for another tensor."""
     if image.is_floating_point() and 0 <= image.min() and image.max() <= 1:
         image = (image * 255).round().to(torch.uint8)

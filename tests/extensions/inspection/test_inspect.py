@@ -138,7 +138,7 @@ def test_without_images_the_parameters_are_drawn(vit: Vit, tmp_path: Path) -> No
     [
         (("--layers", 3), "--layers 3: the model has layers 0 to 2"),
         (("--heads", -5), "--heads -5: the model has heads 0 to 3"),
-        (("--class", "cta"), "--class cta: the model knows no such class of its 7; did you mean"),
+        (("--class", "cta"), "--class cta is none of the model's 7 classes; did you mean"),
         (("--image-size", 30), "image_size=30x30 is not a multiple of patch_size=8"),
         (("--out", "file"), "--out file: cannot be written to (File exists); choose another"),
         (("--device", "nonsense"), "--device nonsense cannot be used"),

@@ -14,6 +14,7 @@ from vit.errors import UserError
 from vit.extensions.evaluation.paired import ONE_PROCESS, check_comparable, difference
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
+from vit.runs.records import read_summary
 from vit.runs.resuming import FREE, differences, listed
 from vit.weights.names import TRAINED_ON, record_of
 from vit.weights.native import save_native
@@ -51,6 +52,12 @@ def average(runs: Sequence[Path], out: Path, args: list[str]) -> dict[str, Any]:
         raise UserError(f"{runs[0]} is one run; give at least two whose weights are averaged")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is not empty; choose another folder")
+    for run in runs:
+        if not args and "val" not in (read_summary(run).get("splits") or {"val"}):
+            raise UserError(
+                f"{run} has no validation images, on which the mean is scored; give some by "
+                "--data, or train with --data.splits.val_fraction 0.1"
+            )
     args = [*args, *ONE_PROCESS]
     subjects = [Subject(run, "val", args, predicting=True) for run in runs]
     parts = [Weights(*load_pretrained(subject.weights)) for subject in subjects]

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.data.decode import open_image
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, some_of
 from vit.extensions.serving.image_transform import recorded_preprocess
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
@@ -38,8 +38,8 @@ class Subject:
             return self.classes.index(label)
         if label.isdecimal() and int(label) < count:
             return int(label)
-        hint = did_you_mean(label, self.classes or [])
-        raise UserError(f"--class {label}: the model knows no such class of its {count}{hint}")
+        hint = did_you_mean(label, self.classes or []) or f": {some_of(self.classes or [], 10)}"
+        raise UserError(f"--class {label} is none of the model's {count:,} classes{hint}")
 
 
 @dataclass(frozen=True)

@@ -199,8 +199,9 @@ def _headline(
     if f"{split}/ece" not in metrics:  # of several labels
         scaled = (summary.get("confidence") or {"temperature": 1})["temperature"] != 1
         metrics[f"{split}/ece_scaled" if scaled else f"{split}/ece"] = groups.error
-    if metrics.get(f"{split}/nll") == metrics.get(f"{split}/loss"):
-        metrics.pop(f"{split}/nll", None)
+    for name in (f"{split}/nll", f"{split}/nll_scaled"):  # the loss again, perhaps
+        if f"{metrics.get(name, 0):.3g}" == f"{metrics.get(f'{split}/loss', 0):.3g}":
+            metrics.pop(name, None)
     metrics.pop(f"{split}/{key}", None)
     for other in SPLIT_NAMES:
         if (score := metrics.pop(f"{other}/{key}", None)) is not None:
