@@ -184,11 +184,11 @@ def draw(rows: Rows, path: Path) -> None:
     """Plots milliseconds per image over each axis."""
     from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
-    figure = new_figure(9.6, 2.9, LIGHT)
-    colours = dict(zip(WAYS, (LIGHT.first, LIGHT.second, LIGHT.third), strict=True))
+    figure = new_figure(9.6, 2.9)
+    colours = dict(zip(WAYS, (LIGHT.accent, LIGHT.second, LIGHT.third), strict=True))
     for i, axis in enumerate(AXES):
         axes = figure.add_subplot(1, len(AXES), i + 1)
-        style_axes(axes, LIGHT)
+        style_axes(axes)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         for way, colour in colours.items():
@@ -198,7 +198,7 @@ def draw(rows: Rows, path: Path) -> None:
             axes.plot(x, y, "o-", color=colour, markersize=4, label=way)
             axes.set_xticks(x, [str(value) for value in x])
         axes.minorticks_off()
-        label_axes(axes, LIGHT, x=NAMES[axis], y="ms per image" if i == 0 else "")
+        label_axes(axes, x=NAMES[axis], y="ms per image" if i == 0 else "")
         if i == 0:
             axes.legend(frameon=False, fontsize=7.5, labelcolor=LIGHT.ink)
     path.write_bytes(png(figure))

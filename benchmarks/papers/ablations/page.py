@@ -351,12 +351,12 @@ def draw(content: dict[str, Any]) -> None:
 
     from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
-    found, figure = Results(content), new_figure(6.4, 4.0, LIGHT)
+    found, figure = Results(content), new_figure(6.4, 4.0)
     axes = figure.add_subplot()
-    style_axes(axes, LIGHT)
+    style_axes(axes)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    colours = (LIGHT.first, LIGHT.second, LIGHT.third, LIGHT.ramp[2], LIGHT.ink)
+    colours = (LIGHT.accent, LIGHT.second, LIGHT.third, "#62a6d2", LIGHT.ink)
     for (axis, _), colour in zip(SHAPES.items(), colours, strict=True):
         seeds = [found.axis(axis, seed) for seed in found.seeds]
         names = seeds[0] if seeds else {}
@@ -367,7 +367,7 @@ def draw(content: dict[str, Any]) -> None:
         error = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in each]
         style = {"color": colour, "marker": "o", "markersize": 4, "capsize": 2}
         axes.errorbar(x, y, error, label=INSTEAD.get(axis, axis), **style)
-    label_axes(axes, LIGHT, x="compute, relative to the centre", y="test accuracy, %")
+    label_axes(axes, x="compute, relative to the centre", y="test accuracy, %")
     axes.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=LIGHT.ink)
     (ROOT / "docs" / "ablations.png").write_bytes(png(figure))
 

@@ -260,12 +260,12 @@ def draw(content: dict[str, Any]) -> None:
     from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     found = Results(content, "tokens")
-    figure = new_figure(9.6, 3.8, LIGHT)
-    colours = (LIGHT.first, LIGHT.second, LIGHT.third)
+    figure = new_figure(9.6, 3.8)
+    colours = (LIGHT.accent, LIGHT.second, LIGHT.third)
     styles = [(colour, line) for line in ("-", "--", ":") for colour in colours]
     for place, (title, unit) in enumerate((("both passes, ms", 1e3), ("MiB kept", 2**-20))):
         axes = figure.add_subplot(1, 2, place + 1)
-        style_axes(axes, LIGHT)
+        style_axes(axes)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         for arm, (colour, line) in zip(SHOWN, styles, strict=True):
@@ -277,7 +277,7 @@ def draw(content: dict[str, Any]) -> None:
             axes.plot([*found.rows], y, line, color=colour, marker="o", markersize=3, label=arm)
         axes.set_xticks([*found.rows], [f"{size:,}" for size in found.rows])
         axes.minorticks_off()
-        label_axes(axes, LIGHT, x="tokens", y=title)
+        label_axes(axes, x="tokens", y=title)
         if not place:
             ink = LIGHT.ink
             axes.legend(frameon=False, fontsize=7, ncols=2, handlelength=4, labelcolor=ink)

@@ -248,11 +248,11 @@ def draw(content: dict[str, Any]) -> None:
     ]
     have = {row["sweep"] for row in found.rows}
     panels = [panel for panel in panels if panel[0] in have]
-    figure = new_figure(3.2 * len(panels), 3.3, LIGHT)
-    colours = dict(zip(MAIN, (LIGHT.first, LIGHT.second, LIGHT.third), strict=True))
+    figure = new_figure(3.2 * len(panels), 3.3)
+    colours = dict(zip(MAIN, (LIGHT.accent, LIGHT.second, LIGHT.third), strict=True))
     for place, (sweep, value, title) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), place + 1)
-        style_axes(axes, LIGHT)
+        style_axes(axes)
         axes.set_xscale("log")
         for model, colour in colours.items():
             sizes = [p for p in found.percent if found.of(sweep, model, p)]
@@ -267,7 +267,7 @@ def draw(content: dict[str, Any]) -> None:
                 axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.minorticks_off()
         axes.set_title(title, color=LIGHT.ink, fontsize=9)
-        label_axes(axes, LIGHT, x="training images", y="" if place else "test accuracy, %")
+        label_axes(axes, x="training images", y="" if place else "test accuracy, %")
         if not place:
             axes.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=LIGHT.ink)
     (ROOT / "docs" / "data_size.png").write_bytes(png(figure))

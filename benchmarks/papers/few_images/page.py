@@ -120,10 +120,10 @@ def draw() -> None:
     from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     rows = load("papers/few_images/results")["rows"]
-    figure = new_figure(6.4, 4.0, LIGHT)
+    figure = new_figure(6.4, 4.0)
     axes = figure.add_subplot()
-    style_axes(axes, LIGHT)
-    colours = (LIGHT.muted, LIGHT.third, LIGHT.first, LIGHT.second)
+    style_axes(axes)
+    colours = (LIGHT.muted, LIGHT.third, LIGHT.accent, LIGHT.second)
     for (arm, name), colour in zip(NAMES.items(), colours, strict=True):
         mine = sorted((r for r in rows if r["arm"] == arm), key=lambda r: r["images_per_class"])
         counts, means = [r["images_per_class"] for r in mine], [r["mean"] for r in mine]
@@ -135,7 +135,7 @@ def draw() -> None:
     ticks = sorted({row["images_per_class"] for row in rows})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    label_axes(axes, LIGHT, x="images per class", y="test accuracy, %")
+    label_axes(axes, x="images per class", y="test accuracy, %")
     axes.legend(frameon=False, loc="lower right", labelcolor=LIGHT.ink)
     (ROOT / "docs" / "finetuning.png").write_bytes(png(figure))
 

@@ -96,6 +96,22 @@ def test_a_mistake_is_that_of_the_command(model: Path) -> None:
         vit.knn(model, "data", neighbours=3)
     with pytest.raises(UserError, match="data folder nowhere does not exist"):
         vit.check("nowhere")
+    for option in ({"nosuch": False}, {"temprature": None}, {"help": True}):
+        with pytest.raises(UserError, match=r"\w+=\w+: leave it out"):
+            vit.knn(model, "data", **option)
+
+
+def test_training_transforms_refuse_what_they_do_not_use(model: Path) -> None:
+    network = vit.create_model(pretrained=model)
+    for name, value in {
+        "crop_fraction": 0.5,
+        "resize": "squash",
+        "interpolation": "bicubic",
+    }.items():
+        with pytest.raises(UserError, match=f"{name} is of evaluation images"):
+            vit.transforms(network, training=True, **{name: value})
+    with pytest.raises(UserError, match="training='yes' must be True, False"):
+        vit.transforms(network, training="yes")  # pyright: ignore[reportArgumentType]
 
 
 def test_training_transforms_cut_and_mirror_by_the_generator_of_torch(model: Path) -> None:

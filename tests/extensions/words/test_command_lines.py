@@ -139,7 +139,7 @@ def test_every_word_works_or_is_answered(row: Word) -> None:
         ("fit --data D --val_split 0.2", "fit --data D --data.splits.val_fraction 0.2"),
         ("fit --data D --device cpu", "fit --data D --trainer.accelerator cpu"),
         ("fit --data D --scale 0.08 1.0 --json",
-         "fit --data D --data.augment.crop_area [0.08,1.0] --json"),
+         "fit --data D --data.augment.crop inception --data.augment.crop_area [0.08,1.0] --json"),
         ("classify RUN my_photos --topk 3", "classify RUN my_photos --top 3"),
         ("classify --images my_photos --model RUN", "classify RUN my_photos"),
         ("classify RUN D --batch_size 4 --on_error skip",
@@ -237,3 +237,40 @@ def test_a_command_is_run_once_more_in_our_words(vit: Vit) -> None:
         "type: vit fit --data my_photos --trainer.precision bf16-mixed"
     )
     assert vit("help", "classify").out.startswith("usage: vit classify")
+
+
+def test_a_word_is_no_file_and_stands_for_no_second_model() -> None:
+    Path("img=1.jpg").touch()
+    assert in_our_words(["classify", "RUN", "img=1.jpg"]) is None
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        Path(name, "config.json").touch()
+    for typed in ("classify a my_photos --weights b", "test a model=b"):
+        with pytest.raises(UserError, match="b and a are two models; give one"):
+            in_our_words(typed.split())
+    assert in_our_words("classify my_photos --weights b".split()) == ["classify", "b", "my_photos"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (
+            "fit --freeze my_photos",
+            "vit fit --model.learning.freeze_backbone true --data my_photos",
+        ),
+        ("fit --data my_photos --freeze False", "vit fit --data my_photos"),
+        ("fit --pin-mem my_photos", "vit fit --data my_photos"),
+        ("predict source=my_photos model=RUN", "vit classify RUN my_photos"),
+        ("predict --source my_photos", "vit classify RUN my_photos"),
+    ],
+)
+def test_a_flag_leaves_the_images_behind_it(typed: str, answer: str) -> None:
+    with pytest.raises(UserError) as error:
+        in_our_words(typed.split())
+    assert str(error.value).endswith(f"; type: {answer}")
+
+
+def test_a_word_without_its_value_is_no_word() -> None:
+    assert in_our_words(["fit", "--data", "my_photos", "--smoothing"]) is None
+    with pytest.raises(UserError, match="--amp and --amp-dtype are one option; give one"):
+        in_our_words("fit --data my_photos --amp --amp-dtype bfloat16".split())

@@ -72,10 +72,10 @@ def test_names_that_are_nobody_s_are_plain_errors() -> None:
 
 
 def test_keywords_of_timm_build_the_model_of_timm() -> None:
-    options = {"img_size": 32, "in_chans": 1, "num_classes": 3, "embed_dim": 96, "num_heads": 2}
+    options: dict[str, Any] = {"img_size": 32, "in_chans": 1, "num_classes": 3, "num_heads": 2}
     options |= {"init_values": 1e-4, "drop_path_rate": 0.2}
-    theirs = timm.create_model("vit_tiny_patch16_224", **options)
-    ours = vit.create_model("vit_ti16", **options, mlp_dim=4 * 96)
+    theirs = timm.create_model("vit_tiny_patch16_224", embed_dim=96, **options)
+    ours = vit.create_model("vit_ti16", width=96, mlp_dim=4 * 96, **options)
     assert {n: p.shape for n, p in ours.named_parameters()} == {
         n: p.shape for n, p in theirs.named_parameters()
     }
@@ -99,3 +99,17 @@ def test_a_name_that_is_imported_is_answered_too() -> None:
     scope: dict[str, Any] = {}
     exec("from vit import signals, load\nfrom vit import *", scope)
     assert scope["load"] is vit.load and scope["knn"] is vit.knn
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (vit.create_model, {"name": "vit_ti16", "image_size": 64, "img_size": 32}),
+        (vit.create_model, {"name": "vit_s16", "model_name": "vit_ti16"}),
+        (vit.load, {"path": "a", "run": "b"}),
+    ],
+)
+def test_two_names_of_one_option_are_refused(call: Any, names: dict[str, Any]) -> None:
+    one, other = [*names][-2:]
+    with pytest.raises(UserError, match=f"{one} and {other} are one option; give one"):
+        call(**names)

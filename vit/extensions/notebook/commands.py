@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from vit.errors import UserError
 from vit.tables import resolve, rows
 
 Place = str | Path
@@ -69,12 +70,15 @@ def _printed(command: str, words: list[str]) -> str:
 
 
 def _words(options: dict[str, object]) -> Iterable[str]:
-    """Options of a command line: true is a flag, several values stand behind one option."""
+    """Options of a command line: true is a flag, several values stand behind one option. UserError
+    for false and None, which no option of a command line has."""
     for name, value in options.items():
+        if value is None or value is False or name == "help":
+            raise UserError(f"{name}={value}: leave it out")
         option = f"--{name.replace('_', '-')}"
         if value is True:
             yield option
         elif isinstance(value, list | tuple):
             yield from (option, *map(str, value))
-        elif value is not None and value is not False:
+        else:
             yield f"{option}={value}"

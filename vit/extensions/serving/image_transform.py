@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from vit.data.decode import Picture
 
 
+EVALUATION = ("resize", "crop_fraction", "crop_rounding", "interpolation")
+"""Fields of Preprocess that random crops do not use."""
+
+
 @dataclass(frozen=True)
 class ImageTransform:
     """Image -> normalised float32 `c h w`.
@@ -51,7 +55,14 @@ def transforms(
     `crop_fraction=1.0`. Fresh weights have the defaults of training from scratch. Raises UserError
     if the weights do not record their normalisation, unless `mean` and `std` are given.
     """
+    if not isinstance(training, bool | TrainTransform):
+        raise UserError(f"training={training!r} must be True, False or a TrainTransform")
     augment = TrainTransform() if training is True else training or None
+    if augment and (unused := [name for name in EVALUATION if name in changes]):
+        raise UserError(
+            f"{unused[0]} is of evaluation images; give training=vit.data.transforms."
+            "TrainTransform(...) with another crop or interpolation"
+        )
     if isinstance(model, Classifier):
         return ImageTransform(model.preprocess.changed(**changes), augment)
     if not isinstance(model, VisionTransformer | ResNet):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from vit.errors import UserError
 from vit.recipes import list_recipes
+from vit.runs.records import is_run
 from vit.runs.short_names import FLAGS, SHORT, WITHOUT_DOT
 from vit.tables import rows
 
@@ -99,9 +100,12 @@ def in_our_words(typed: list[str]) -> list[str] | None:
     line.words = [word for word in line.words if word != MODEL or not named]
     ours = [*line.first, *line.words]
     options = [word.partition("=")[0].replace("-", "_") for word in ours if word.startswith("--")]
-    for option, name in line.set_by.items():
+    for option, names in line.set_by.items():
         if options.count(option.replace("-", "_")) > 1:
-            raise UserError(f"{name} and {option} are one option; give one")
+            both = dict.fromkeys([*names, option])
+            raise UserError(f"{' and '.join([*both][:2])} are one option; give one")
+    if line.first and line.words and _is_model(line.words[0]):
+        raise UserError(f"{line.first[0]} and {line.words[0]} are two models; give one")
     if line.notes:
         text = "; ".join(dict.fromkeys(line.notes))
         command = [VIT, *line.name, *("RUN" if word == MODEL else word for word in ours)]
@@ -126,8 +130,8 @@ class Line:
         self.notes: list[str] = []
         """What is not the same here."""
         self.changed = False
-        self.set_by: dict[str, str] = {}
-        """Option of ours -> the word of theirs that stands for it."""
+        self.set_by: dict[str, list[str]] = {}
+        """Option of ours -> the words of theirs that stand for it."""
 
     def command(self, typed: list[str]) -> list[str]:
         """Reads the command, of one word or two; returns the rest."""
@@ -149,11 +153,14 @@ class Line:
             return rest.clear()
         name, equals, value = typed.partition("=")
         word, is_option = name.lstrip("-").replace("-", "_"), name.startswith("-")
-        named = rows_of(self.name[0]).get(word, []) if is_option or equals else []
+        is_word = is_option or (equals and not os.path.exists(typed))
+        named = rows_of(self.name[0]).get(word, []) if is_word else []
         if named and not equals and any(row.takes_value for row in named):
             value = " ".join(_values(rest, several=any(row.several for row in named)))
         chosen = _meant(named, value)
-        if value and not equals and not chosen:  # that of our option, or images behind a flag
+        others = value and not equals and os.path.exists(value) and _meant(named, "")
+        # That of our option, or images behind a flag.
+        if value and not equals and (not chosen or (others and "{}" not in chosen[0].ours)):
             rest[:0] = value.split(" ")
             value, chosen = "", [] if word in OURS else _meant(named, "")
         if chosen:
@@ -189,7 +196,8 @@ class Line:
             more = f" ({'; '.join(notes)})" if any(notes) else ""
             self.notes.append(f"{answer}{more}")
         self.changed, ours = True, meant[0].typed(value)
-        self.set_by |= {word: name for word in ours if word.startswith("--")}
+        for option in (word for word in ours if word.startswith("--")):
+            self.set_by.setdefault(option, []).append(name)
         if ours and ours[0] in rows("commands") and where is self.words:
             self.name = [ours.pop(0)]
         for word in ours:
@@ -217,9 +225,17 @@ class Line:
         self.words += added
 
 
+def _is_model(word: str) -> bool:
+    """True for a run, a model directory or a file of weights."""
+    path = Path(word).expanduser()
+    weights = (".safetensors", ".ckpt", ".pt", ".pth", ".npz", *rows("engines"))
+    return is_run(path) or (path / "config.json").is_file() or path.suffix in weights
+
+
 def _meant(named: list[Word], value: str) -> list[Word]:
     """The rows for a value; those with a pattern before those for any value."""
-    chosen = [row for row in named if re.fullmatch(row.value or ".*", value)]
+    fits = (row.value or (".+" if "{}" in row.ours else ".*") for row in named)
+    chosen = [row for row, pattern in zip(named, fits, strict=True) if re.fullmatch(pattern, value)]
     return [row for row in chosen if row.value] or chosen
 
 

@@ -59,5 +59,9 @@ def in_our_words(typed: list[str]) -> list[str] | None:
             raise UserError(row.answer if row.is_attribute else f"{name}=: {row.answer}")
     if not any(meant):
         return None
-    pairs = zip(theirs, meant, strict=True)
-    return [owner, *(name if row is None else row.ours for name, row in pairs)]
+    ours = [name if row is None else row.ours for name, row in zip(theirs, meant, strict=True)]
+    for name in ours:
+        if ours.count(name) > 1:
+            typed = [other for other, each in zip(theirs, ours, strict=True) if each == name]
+            raise UserError(f"{' and '.join(typed)} are one option; give one")
+    return [owner, *ours]
