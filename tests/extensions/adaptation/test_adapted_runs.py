@@ -62,7 +62,7 @@ def test_a_short_name_writes_its_kind_out(vit: Vit, command: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--model.adaptation=vit.Nothing",), "module 'vit' has no attribute 'Nothing'"),
+        (("--model.adaptation=vit.Nothing",), "vit has no attribute 'Nothing'"),
         (("--model.adaptation=vit.EMA",), "not correspond to a subclass of Adaptation"),
         (("--model.lora=two",), "model.adaptation.rank: Expected a int. Got value: two"),
         (("--model.lora",), "--model.lora needs a value"),
