@@ -56,7 +56,7 @@ def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos
 
 def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) -> None:
     options = {**OPTIONS, **{f"data.{name}": value for name, value in DATA.items()}}
-    run = vit.fit("finetune", data=photos, final_split="none", **options)
+    run = vit.fit(photos, final_split="none", **options)
     assert run.path == Path("runs/my photos-finetune") and run.metrics == {}
     longer = vit.fit(run_dir=run.path, trainer={"max_steps": 6})
     assert longer.path == run.path and longer.summary["steps"] == 6

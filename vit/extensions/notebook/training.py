@@ -111,7 +111,7 @@ def fit(
     `vit.fit("quickstart", **{"trainer.max_epochs": 3})`. Several recipes are merged in order.
 
     Args:
-        recipe: Name or path of a recipe, or several.
+        recipe: Name or path of a recipe, or several; a folder is the `data`.
         data: A folder, a CSV file, options of the data as a mapping; or images as
             `vit.ImageData.of` takes them: a list of (path, label), a Dataset, a DatasetDict.
         val: Validation images, likewise. By default these and test are cut from `data`.
@@ -126,6 +126,8 @@ def fit(
     """
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
 
+    if data is None and isinstance(recipe, str | Path) and Path(recipe).is_dir():
+        recipe, data = None, recipe  # as in `vit fit my_photos`
     with signals.handled():
         run, closing = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
     show(closing)
@@ -165,8 +167,6 @@ def _options(
         images = (data, val, test)
     elif data is not None:
         options = {"data": data, **options}
-    if data is None and isinstance(recipe, str | Path) and Path(recipe).is_dir():
-        recipe, options = None, {"data": recipe, **options}  # as in `vit fit my_photos`
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
     for name, value in flat(options):
