@@ -85,6 +85,7 @@ class Prediction(SimpleNamespace):
     labels: list[str] | None = None
     """The classes above their thresholds, most probable first; None for a model with one label per
     image."""
+    __getitem__ = SimpleNamespace.__getattribute__  # prediction["label"], as of transformers
 
     @property
     def label(self) -> str:

@@ -90,6 +90,8 @@ def test_keywords_of_others_choose_the_same_answers() -> None:
     images = torch.randint(0, 255, (2, 3, 16, 16), dtype=torch.uint8)
     same: Any = classifier.predict
     assert same(source=images, topk=2) == classifier.predict(images, top=2)
+    [answer] = classifier(images[:1])
+    assert (answer["label"], answer["probability"]) == answer.top[0]
 
 
 def test_a_name_that_is_imported_is_answered_too() -> None:
