@@ -82,7 +82,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "doctor": set(),
     "notebook": {"reports"},
     "words": set(),
-    "averaging": {"evaluation"},
+    "averaging": {"evaluation", "multilabel"},
 }
 EXTENSION_LINES = {
     "words": 450,

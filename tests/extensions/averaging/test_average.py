@@ -3,14 +3,17 @@
 import csv
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sklearn.metrics import f1_score, precision_recall_curve
 
 import vit as package
 from tests.command import TINY, Vit, photos, saved, vit
+from vit.extensions.averaging.soup import Soup
 
 __all__ = ["photos", "vit"]
 
@@ -75,12 +78,74 @@ def test_runs_of_other_kinds_are_refused_before_anything_is_written(
     fitted(vit, Path("other"), "named")
     for other, message in {
         "narrow": "a and narrow have other architecture.",
-        "cut": "the val images of a are not the val images of cut",
+        "cut": "a and cut have other train, val, test images; average runs of the same",
         "colours": "a and colours have other preprocessing.mean",
         "named": "do not have the same classes",
     }.items():
         done = vit("average", "a", other, "--out", "soup")
         assert done.status == 2 and message in done.err, done.err
+    other_val = ("--data.root", "other_val")
+    shutil.copytree(photos, "other_val/val")
+    done = vit("average", "a", "cut", *other_val, "--out", "soup")
+    assert done.status == 2 and "a and cut have other train" in done.err, done.err
+    shutil.rmtree("cut/model")
+    Path("cut/summary.json").unlink()
+    done = vit("average", "a", "cut", *other_val, "--out", "soup")  # by its checkpoint
+    assert done.status == 2 and "a and cut have other train" in done.err, done.err
+    for option in ("--trainer.devices=2", "--trainer.num_nodes=3"):
+        done = vit("average", *runs, "--out", "soup", option)
+        assert done.status == 2 and f"leave {option[:-2]} out" in done.err
     assert "at least two" in vit("average", "a", "--out", "soup").err
     assert not Path("soup").exists()
     assert "--out a is not empty" in vit("average", *runs, "--out", "a").err
+    assert not [*Path().glob(".*")]
+
+
+def test_a_stop_during_the_scoring_leaves_nothing(
+    vit: Vit, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {*Path().iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(Soup, "evaluate", raising(KeyboardInterrupt))
+        assert vit("average", *runs, "--out", "soup").status == 130
+    assert {*Path().iterdir()} == before
+    Path("soup").mkdir()
+    Path("link").symlink_to("soup")
+    done = vit("average", *runs, "--out", "link")
+    assert done.status == 0, done.err
+    assert {file.name for file in Path("soup").iterdir()} == {
+        "config.json", "model.safetensors", "trained_on"
+    }  # fmt: skip
+
+
+def raising(error: type[BaseException]) -> Callable[..., None]:
+    def function(*_: object) -> None:
+        raise error
+
+    return function
+
+
+def test_thresholds_of_several_labels_are_those_of_highest_f1_of_the_average(
+    vit: Vit, photos: Path
+) -> None:
+    saved(Path("encoder"), None)
+    rows = [
+        f"{path},{path.parent.name}|{'even' if int(path.stem) % 2 == 0 else 'odd'},"
+        f"{'val' if int(path.stem) % 3 == 0 else 'train'}"
+        for path in sorted(photos.rglob("*.jpg"))
+    ]
+    Path("several.csv").write_text("\n".join(["path,label,split", *rows]), encoding="utf-8")
+    for seed in (0, 1):
+        fitted(vit, Path("several.csv"), f"run{seed}", f"--seed={seed}")
+    assert vit("average", "run0", "run1", "--out", "soup").status == 0
+    classifier = package.load("soup")
+    held_out = [row.split(",")[:2] for row in rows if row.endswith(",val")]
+    answers = classifier.predict([path for path, _ in held_out], top=len(classifier.classes))
+    for number, name in enumerate(classifier.classes):
+        truth = [name in labels.split("|") for _, labels in held_out]
+        scores = [dict(zip(p.classes, p.probabilities, strict=True))[name] for p in answers]
+        precision, recall, _ = precision_recall_curve(truth, scores)
+        best = max(2 * precision * recall / np.maximum(precision + recall, 1e-9))
+        chosen = [score > classifier.thresholds[number] for score in scores]
+        assert f1_score(truth, chosen) == pytest.approx(best), name
+    assert set(classifier.thresholds) != {0.5}

@@ -32,10 +32,14 @@ NAMES = {
 """Ending of a shell's function -> kinds of names that it completes, beside files."""
 BASH = """\
 _vit_{0}_file() {{
-  compgen -W "$(vit completion {1} 2>/dev/null)" -- "$1"
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$1"* ]] && printf '%s\\n' "$name"
+  done < <(vit completion {1} 2>/dev/null)
   compgen -f -- "$1"
 }}
 """
+"""No `compgen -W`: it executes a name such as $(command), and splits one with a blank."""
 ZSH = """\
 _vit_{0}() {{
   compadd -- ${{(f)"$(vit completion {1} 2>/dev/null)"}}

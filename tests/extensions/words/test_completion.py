@@ -70,6 +70,16 @@ def test_bash_completes_commands_options_and_names(folder: Path) -> None:
     assert sets(shell(folder, "bash", "--norc", "-s", text=text)) == sets(LINES.values())
 
 
+def test_bash_executes_no_name_of_a_run_and_does_not_split_it(folder: Path) -> None:
+    names = ["runs/odd/$(touch PWNED)", "runs/odd/`touch PWNED`", "runs/odd/with a blank"]
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.yaml").write_text(HEADER)
+    text = f"{COMMAND}source {script('bash')}\n{BASH.format(words='test runs/od')}"
+    assert sets(shell(folder, "bash", "--norc", "-s", text=text)) == [{"runs/odd", *names}]
+    assert not (folder / "PWNED").exists()
+
+
 def sets(lines: Iterable[str]) -> list[set[str]]:
     """The words of each line, folders without a slash."""
     return [{word.rstrip("/") for word in line.split(",")} - {""} for line in lines]

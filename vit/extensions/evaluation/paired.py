@@ -17,7 +17,6 @@ from vit.runs.predictions import Predictions
 SIGNIFICANT = 0.05
 RESAMPLES, SEED = 1_000, 0
 """Of the bootstrap."""
-ONE_PROCESS = ["--trainer.devices=1", "--trainer.num_nodes=1"]
 
 
 def compare(first: Path, second: Path, split: SplitName | None, args: list[str]) -> dict[str, Any]:
@@ -29,9 +28,7 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
 
     UserError for other classes or other images, before anything is scored.
     """
-    if any(arg.startswith(("--trainer.devices", "--trainer.num_nodes")) for arg in args):
-        raise UserError("two runs are scored in one process; leave --trainer.devices out")
-    args = [*args, *ONE_PROCESS]
+    args = on_one_process(args)
     subjects = [Subject(run, split, args, predicting=True) for run in (first, second)]
     check_comparable(*subjects)
     split = subjects[0].split
@@ -45,6 +42,14 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
     return shared | {"metric": metric, "scores": scores} | difference(*answers)
 
 
+def on_one_process(args: list[str]) -> list[str]:
+    """The options of a comparison. UserError if they name a number of processes."""
+    for name in ("--trainer.devices", "--trainer.num_nodes"):
+        if any(arg.startswith(name) for arg in args):
+            raise UserError(f"the runs are scored in one process; leave {name} out")
+    return [*args, "--trainer.devices=1", "--trainer.num_nodes=1"]
+
+
 def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
     """Difference of the second answers to the first and its certainty, as of `compare`."""
     return _by_labels(first, second) if first.multilabel else _by_images(first, second)
@@ -52,6 +57,16 @@ def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
 
 def check_comparable(a: Subject, b: Subject) -> None:
     """UserError unless both have the same classes, labels and images."""
+    check_classes(a, b)
+    if a.data.digests[a.split] != b.data.digests[b.split]:
+        raise UserError(
+            f"the {a.split} images of {a.run} are not the {b.split} images of {b.run}; give images "
+            "that neither was trained on: --data.root FOLDER"
+        )
+
+
+def check_classes(a: Subject, b: Subject) -> None:
+    """UserError unless both have the same classes, one or several of them an image."""
     if a.data.multilabel != b.data.multilabel:
         several, one = (a, b) if a.data.multilabel else (b, a)
         raise UserError(f"{several.run} gives an image several labels, {one.run} gives it one")
@@ -59,11 +74,6 @@ def check_comparable(a: Subject, b: Subject) -> None:
         other = sorted({*a.data.classes} ^ {*b.data.classes})
         which = some_of(map(repr, other), 3) if other else "in another order"
         raise UserError(f"{a.run} and {b.run} do not have the same classes: {which}")
-    if a.data.digests[a.split] != b.data.digests[b.split]:
-        raise UserError(
-            f"the {a.split} images of {a.run} are not the {b.split} images of {b.run}; give images "
-            "that neither was trained on: --data.root FOLDER"
-        )
 
 
 def _by_images(first: Predictions, second: Predictions) -> dict[str, Any]:

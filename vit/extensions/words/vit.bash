@@ -431,27 +431,42 @@ _shtab_vit___help_nargs=0
 
 # Custom Preamble
 _vit_pretrained_file() {
-  compgen -W "$(vit completion weights runs 2>/dev/null)" -- "$1"
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$1"* ]] && printf '%s\n' "$name"
+  done < <(vit completion weights runs 2>/dev/null)
   compgen -f -- "$1"
 }
 
 _vit_models_file() {
-  compgen -W "$(vit completion models 2>/dev/null)" -- "$1"
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$1"* ]] && printf '%s\n' "$name"
+  done < <(vit completion models 2>/dev/null)
   compgen -f -- "$1"
 }
 
 _vit_run_file() {
-  compgen -W "$(vit completion runs 2>/dev/null)" -- "$1"
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$1"* ]] && printf '%s\n' "$name"
+  done < <(vit completion runs 2>/dev/null)
   compgen -f -- "$1"
 }
 
 _vit_recipe_file() {
-  compgen -W "$(vit completion recipes 2>/dev/null)" -- "$1"
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$1"* ]] && printf '%s\n' "$name"
+  done < <(vit completion recipes 2>/dev/null)
   compgen -f -- "$1"
 }
 
 _vit_model_file() {
-  compgen -W "$(vit completion runs weights 2>/dev/null)" -- "$1"
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$1"* ]] && printf '%s\n' "$name"
+  done < <(vit completion runs weights 2>/dev/null)
   compgen -f -- "$1"
 }
 
