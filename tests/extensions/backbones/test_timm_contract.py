@@ -1,6 +1,7 @@
 """Our models by timm's contract answer as timm's of the same weights do."""
 
 import copy
+import json
 import pickle
 import sys
 from math import floor
@@ -163,6 +164,19 @@ def test_a_model_that_timm_has_saved_is_read_by_timm(tmp_path: Path) -> None:
     other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=5).eval()
     assert torch.equal(other.forward_features(images), model.forward_features(images))
     assert other(images).shape == (1, 5)
+
+
+def test_a_model_of_as_timm_is_saved_by_timm_with_its_name(tmp_path: Path) -> None:
+    names = [vit.as_timm(vit.create_model(name)).default_cfg["architecture"] for name in PAIRS]
+    assert names == [*PAIRS]
+    model = filled(vit.as_timm(vit.create_model("vit_ti16", num_classes=3, image_size=(64, 96))))
+    timm.models.save_for_hf(model, tmp_path / "named", safe_serialization=True)
+    again = timm.create_model(f"local-dir:{tmp_path / 'named'}", pretrained=True).eval()
+    images = random_images(1, 3, 64, 96)
+    assert torch.equal(again(images), model.eval()(images))
+    timm.models.save_for_hf(vit.as_timm(small_vit()), tmp_path / "small", safe_serialization=True)
+    record = json.loads((tmp_path / "small/config.json").read_text())
+    assert record["architecture"] == ""
 
 
 def test_the_size_of_images_changes_in_place() -> None:

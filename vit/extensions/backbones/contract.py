@@ -15,12 +15,15 @@ from vit.models.backbone import Backbone, layer_indices
 from vit.models.config import ResNetConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
-from vit.models.zoo import Model, ModelConfig
+from vit.models.zoo import ZOO, Model, ModelConfig
 from vit.preprocessing import Preprocess
 from vit.shapes import Float
 
 _POOLS = {"cls": "token", "gap": "avg"}
 """`ViTConfig.pool` -> timm's global_pool, where it has another name."""
+
+_CHOSEN = {"image_size", "in_channels", "num_classes", "dropout", "drop_path", "drop_path_uniform"}
+"""Fields of a configuration that are no part of its architecture."""
 
 
 class TimmContract(Backbone):
@@ -112,7 +115,8 @@ class TimmContract(Backbone):
 
 def as_timm(model: Model) -> TimmContract:
     """The model itself, which gains timm's attributes and methods (`TimmContract`) by a change of
-    its class. Parameters and their names stay.
+    its class. Parameters and their names stay. It works in place: `reset_classifier` and a
+    `global_pool` of "" also change what a `Classifier` of this model computes.
 
     UserError for another module.
     """
@@ -124,7 +128,8 @@ def as_timm(model: Model) -> TimmContract:
     if model.preprocess == {}:
         note("the weights do not record how images are prepared: default_cfg has [-1, 1]")
     contract = cast(TimmContract, model)
-    contract.pretrained_cfg = contract.default_cfg = pretrained_cfg(model.config, model.preprocess)
+    fields = {"architecture": _name(model.config), **pretrained_cfg(model.config, model.preprocess)}
+    contract.pretrained_cfg = contract.default_cfg = fields
     contract.global_pool = _pool(model.config)
     return contract
 
@@ -160,6 +165,17 @@ def set_input_size(model: VisionTransformer, size: int | tuple[int, int]) -> Non
     elif model.pos_embed is not None and positions is not None:
         model.pos_embed = nn.Parameter(positions, model.pos_embed.requires_grad)
     model.config = config
+
+
+def _name(config: ModelConfig) -> str:
+    """The name of the architecture, by which timm builds a model that it has saved; "" for one
+    without a name."""
+    same = _architecture(config)
+    return next((name for name, row in ZOO.items() if _architecture(row.config) == same), "")
+
+
+def _architecture(config: ModelConfig) -> dict[str, Any]:
+    return {field: value for field, value in config.to_dict().items() if field not in _CHOSEN}
 
 
 def _pool(config: ModelConfig) -> str:

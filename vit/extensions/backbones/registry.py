@@ -68,6 +68,8 @@ def _build(
     overlay = pretrained_cfg_overlay or {}
     tag = f"{name}.{pretrained_cfg}" if isinstance(pretrained_cfg, str) else True
     saved = bool(pretrained_cfg) and tag is True
+    if saved and isinstance(pretrained_cfg, dict) and "input_size" in pretrained_cfg:
+        options = {"img_size": tuple(pretrained_cfg["input_size"][-2:]), **options}
     weights = overlay.get("file", tag) if pretrained and not saved else None
     model = _model(name, weights, **options)
     count = 5 if isinstance(model.config, ResNetConfig) else 3
