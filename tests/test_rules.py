@@ -80,7 +80,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "compute": {"reports"},
     "scale": set(),
     "doctor": set(),
-    "notebook": {"reports"},
+    "notebook": {"reports", "serving"},
     "words": set(),
     "averaging": {"evaluation", "multilabel"},
 }

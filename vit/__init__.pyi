@@ -11,6 +11,7 @@ from vit.extensions.notebook.commands import fewshot as fewshot
 from vit.extensions.notebook.commands import inspect as inspect
 from vit.extensions.notebook.commands import knn as knn
 from vit.extensions.notebook.commands import probe as probe
+from vit.extensions.notebook.commands import save as save
 from vit.extensions.notebook.training import Run as Run
 from vit.extensions.notebook.training import fit as fit
 from vit.extensions.notebook.training import from_recipe as from_recipe

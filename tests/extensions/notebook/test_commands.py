@@ -129,3 +129,16 @@ def test_training_transforms_cut_and_mirror_by_the_generator_of_torch(model: Pat
     assert 0.4 < mirrored < 0.6 and len(rises.abs().unique()) > 10
     torch.manual_seed(0)
     torch.testing.assert_close(transform(ramp)[0, 8].diff().mean(), rises[0])
+
+
+def test_a_network_is_saved_as_a_folder() -> None:
+    network = vit.create_model("vit_ti16", num_classes=2, image_size=16, width=15, depth=1).eval()
+    torch.nn.init.normal_(network.head.weight)  # pyright: ignore
+    images = torch.rand(2, 3, 16, 16)
+    folder = vit.save(network, "saved", classes=["cat", "dog"])
+    again = vit.create_model(pretrained=folder).eval()
+    assert torch.equal(again(images), network(images))
+    classifier = vit.load(folder)
+    assert classifier.names == ["cat", "dog"] and classifier.preprocess.mean == (0.5, 0.5, 0.5)
+    with pytest.raises(UserError, match="3"):
+        vit.save(network, "other", classes=["cat", "dog", "frog"])

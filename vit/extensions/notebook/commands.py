@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError
+from vit.extensions.serving.image_transform import recorded_preprocess
+from vit.models.zoo import Model
 from vit.tables import resolve, rows
+from vit.weights.native import save_native
 
 Place = str | Path
 Table = dict[str, Any]
@@ -56,6 +59,19 @@ def inspect(model: Place, *images: Place, **options: object) -> list[Path]:
     """
     text = _printed("inspect", [str(model), *map(str, images), *_words(options)])
     return list(map(Path, text.splitlines()))
+
+
+def save(model: Model, folder: Place, classes: list[str] | None = None) -> Path:
+    """Writes a network as a model directory, and returns it: `vit.create_model(pretrained=folder)`
+    reads it, and with `classes`, the names of its outputs, `vit.load(folder)` does.
+
+    The preprocessing is the one that the network's file recorded; else that of training from
+    scratch. A directory that is there is replaced.
+    """
+    save_native(
+        folder, model, classes=classes, preprocess=recorded_preprocess(model).to_dict(), extra={}
+    )
+    return Path(folder)
 
 
 def _table(command: str, *words: str, **options: object) -> Table:
