@@ -92,12 +92,17 @@ def test_runs_of_other_kinds_are_refused_before_anything_is_written(
     Path("cut/summary.json").unlink()
     done = vit("average", "a", "cut", *other_val, "--out", "soup")  # by its checkpoint
     assert done.status == 2 and "a and cut have other train" in done.err, done.err
+    fitted(vit, photos, "whole", "--data.splits.val_fraction=0", "--data.splits.test_fraction=0")
+    done = vit("average", "whole", "whole", "--out", "soup")
+    assert done.status == 2 and "--data FOLDER, with val/ and without test/" in done.err
     for option in ("--trainer.devices=2", "--trainer.num_nodes=3"):
         done = vit("average", *runs, "--out", "soup", option)
         assert done.status == 2 and f"leave {option[:-2]} out" in done.err
     assert "at least two" in vit("average", "a", "--out", "soup").err
     assert not Path("soup").exists()
     assert "--out a is not empty" in vit("average", *runs, "--out", "a").err
+    done = vit("average", "whole", "whole", *other_val, "--out", "soup")
+    assert done.status == 0 and "on 36 images of val" in done.out, done.err
     assert not [*Path().glob(".*")]
 
 

@@ -90,7 +90,8 @@ def _check_given(runs: Sequence[Path], out: Path, args: list[str]) -> None:
         if not args and "val" not in (read_summary(run).get("splits") or {"val"}):
             raise UserError(
                 f"{run} has no validation images, on which the mean is scored; give some by "
-                "--data, or train with --data.splits.val_fraction 0.1"
+                "--data FOLDER, with val/ and without test/, or train with "
+                "--data.splits.val_fraction 0.1"
             )
 
 
