@@ -22,8 +22,8 @@ Table = dict[str, Any]
 
 
 def knn(model: Place, data: Place, **options: object) -> Table:
-    """Accuracy of weighted nearest neighbours among frozen features: `rows` of `k` and `accuracy`,
-    a share, as `vit knn --json` prints it.
+    """Accuracy of weighted nearest neighbours among frozen features, as `vit knn --json` prints it:
+    a mapping, in which `rows` is a list of mappings with `k` and `accuracy`, a share.
 
     Args:
         model: A run, a model directory, a file of weights, a name or an address.

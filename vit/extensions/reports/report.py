@@ -26,7 +26,7 @@ METRIC_NAMES = {
     "ece_scaled": "Expected calibration error, after temperature",
     "nll": "Negative log-likelihood",
     "nll_scaled": "Negative log-likelihood, after temperature",
-    "constant_acc1": "Accuracy of the best constant prediction",
+    "constant_acc1": "Always the most frequent class",
     "loss": "Loss",
     "constant_loss": "Loss of the best constant prediction",
 }

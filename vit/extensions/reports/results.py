@@ -199,9 +199,9 @@ def _headline(
     if f"{split}/ece" not in metrics:  # of several labels
         scaled = (summary.get("confidence") or {"temperature": 1})["temperature"] != 1
         metrics[f"{split}/ece_scaled" if scaled else f"{split}/ece"] = groups.error
-    for name in (f"{split}/nll", f"{split}/nll_scaled"):  # the loss again, perhaps
-        if f"{metrics.get(name, 0):.3g}" == f"{metrics.get(f'{split}/loss', 0):.3g}":
-            metrics.pop(name, None)
+    for again in (f"{split}/nll", f"{split}/nll_scaled"):  # the loss, perhaps
+        if f"{metrics.get(again, 0):.3g}" == f"{metrics.get(f'{split}/loss', 0):.3g}":
+            metrics.pop(again, None)
     metrics.pop(f"{split}/{key}", None)
     for other in SPLIT_NAMES:
         if (score := metrics.pop(f"{other}/{key}", None)) is not None:
