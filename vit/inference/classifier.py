@@ -234,15 +234,15 @@ def load(
     if is_export(path):
         loaded = open_export(path, precision, engine)
     elif engine != "torch":
-        loaded = computed(_from_weights(path), precision, engine)
+        loaded = computed(_from_weights(path, raw=raw), precision, engine)
     else:
-        loaded = _from_weights(path)
+        loaded = _from_weights(path, raw=raw)
         loaded.model.to(getattr(torch, precision))
     loaded = loaded.at(1.0) if raw else loaded
     return loaded if device is None else loaded.to(device)
 
 
-def _from_weights(path: str | Path) -> Classifier:
+def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     row = named(path)
     if row is not None and not row.outputs:
         raise _without_classes(row.name)
@@ -277,7 +277,7 @@ def _from_weights(path: str | Path) -> Classifier:
         thresholds=report.thresholds or [],
         tree=report.tree,
         folder=None if row is not None else find_weights(Path(weights)).parent,
-    ).at(report.temperature or 1.0)
+    ).at(1.0 if raw else report.temperature or 1.0)
 
 
 def _without_classes(path: str | Path, reason: str = "is an encoder without classes") -> UserError:
