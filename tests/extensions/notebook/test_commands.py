@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from sklearn.linear_model import RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -142,3 +143,16 @@ def test_a_network_is_saved_as_a_folder() -> None:
     assert classifier.names == ["cat", "dog"] and classifier.preprocess.mean == (0.5, 0.5, 0.5)
     with pytest.raises(UserError, match="3"):
         vit.save(network, "other", classes=["cat", "dog", "frog"])
+
+
+def test_a_network_is_not_saved_with_a_guess() -> None:
+    save_file(vit.create_model("vit_ti16", num_classes=2).state_dict(), "bare.safetensors")
+    network = vit.create_model(pretrained="bare.safetensors")
+    with pytest.raises(UserError, match="these weights do not record their normalisation"):
+        vit.save(network, "guessed")
+    assert not Path("guessed").exists()
+    halves = {"mean": (0.4, 0.4, 0.4), "std": (0.2, 0.2, 0.2)}
+    saved = vit.create_model(pretrained=vit.save(network, "saved", **halves))
+    assert vit.transforms(saved).preprocess.mean == (0.4, 0.4, 0.4)
+    with pytest.raises(UserError, match="a model of this package, not Linear"):
+        vit.save(torch.nn.Linear(2, 2), "other")  # pyright: ignore[reportArgumentType]

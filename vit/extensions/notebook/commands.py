@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError
-from vit.extensions.serving.image_transform import recorded_preprocess
+from vit.extensions.serving.image_transform import transforms
 from vit.models.zoo import Model
 from vit.tables import resolve, rows
 from vit.weights.native import save_native
@@ -61,16 +61,15 @@ def inspect(model: Place, *images: Place, **options: object) -> list[Path]:
     return list(map(Path, text.splitlines()))
 
 
-def save(model: Model, folder: Place, classes: list[str] | None = None) -> Path:
+def save(model: Model, folder: Place, classes: list[str] | None = None, **preprocess: Any) -> Path:
     """Writes a network as a model directory, and returns it: `vit.create_model(pretrained=folder)`
     reads it, and with `classes`, the names of its outputs, `vit.load(folder)` does.
 
-    The preprocessing is the one that the network's file recorded; else that of training from
-    scratch. A directory that is there is replaced.
+    The preprocessing is that of `vit.transforms(model, **preprocess)`, which raises UserError for
+    weights that do not record it. A model in the folder is replaced, other files stay.
     """
-    save_native(
-        folder, model, classes=classes, preprocess=recorded_preprocess(model).to_dict(), extra={}
-    )
+    steps = transforms(model, **preprocess).preprocess.to_dict()
+    save_native(folder, model, classes=classes, preprocess=steps, extra={})
     return Path(folder)
 
 
