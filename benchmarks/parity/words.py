@@ -42,7 +42,7 @@ def _first(rows: Iterable[Word]) -> Iterable[Word]:
 def name_cells(row: Name) -> tuple[str, str, str]:
     """Theirs, ours and a remark."""
     form = "{0}.{1}" if row.is_attribute else "{0}({1}=...)"
-    owner = row.owner.removesuffix(".__init__")
+    owner = row.owner.removesuffix("()").removesuffix(".__init__")
     theirs = ", ".join(f"`{form.format(owner, name)}`" for name in row.names.split("|"))
     ours = f"`{row.ours}`" if row.ours and "`" not in row.ours else row.ours
     return (

@@ -21,16 +21,16 @@ OWNERS: dict[str, Any] = {
     "Run": vit.Run("run"),  # pyright: ignore[reportArgumentType]
 }
 FUNCTIONS: dict[str, Any] = {
-    "Classifier.predict": vit.Classifier.predict,
-    "ImageClassifier.__init__": vit.ImageClassifier.__init__,
-    "create_model": vit.create_model,
-    "list_models": vit.list_models,
-    "load": vit.load,
+    "Classifier.predict()": vit.Classifier.predict,
+    "ImageClassifier.__init__()": vit.ImageClassifier.__init__,
+    "create_model()": vit.create_model,
+    "list_models()": vit.list_models,
+    "load()": vit.load,
 }
 POSITIONAL: dict[str, tuple[Any, ...]] = {
-    "create_model": ("vit_ti16",),
-    "Classifier.predict": (OWNERS["Classifier"], []),
-    "ImageClassifier.__init__": (vit.ImageClassifier.__new__(vit.ImageClassifier),),
+    "create_model()": ("vit_ti16",),
+    "Classifier.predict()": (OWNERS["Classifier"], []),
+    "ImageClassifier.__init__()": (vit.ImageClassifier.__new__(vit.ImageClassifier),),
 }
 CONFIGURED = vit.ViTConfig.__dataclass_fields__
 ATTRIBUTES = [(row, name) for row in names() for name in row.names.split("|") if row.is_attribute]
@@ -49,12 +49,11 @@ def test_an_attribute_that_is_missing_is_answered(row: Name, name: str) -> None:
 def test_a_keyword_is_understood_or_answered(row: Name, name: str) -> None:
     call = FUNCTIONS[row.owner]
     parameters = inspect.signature(call).parameters
-    known = {*parameters, *(CONFIGURED if row.owner == "create_model" else ())}
+    known = {*parameters, *(CONFIGURED if row.owner == "create_model()" else ())}
     assert name not in known
     if row.same:
         assert row.ours in known
-        call = f"{row.owner}()"
-        assert in_our_words([call, "engine", name]) == [call, "engine", row.ours]
+        assert in_our_words([row.owner, "engine", name]) == [row.owner, "engine", row.ours]
         return
     with pytest.raises(UserError, match=f"{name}=: ") as error:
         call(*POSITIONAL.get(row.owner, ()), **{name: 1})
@@ -92,6 +91,7 @@ def test_keywords_of_others_choose_the_same_answers() -> None:
     assert same(source=images, topk=2) == classifier.predict(images, top=2)
     [answer] = classifier(images[:1])
     assert (answer["label"], answer["probability"]) == answer.top[0]
+    assert answer["unknown"] is None is answer.unknown
 
 
 def test_a_name_that_is_imported_is_answered_too() -> None:

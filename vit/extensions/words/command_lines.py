@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit.errors import UserError
+from vit.inference.runtimes import is_export
 from vit.recipes import list_recipes
 from vit.runs.records import is_run
 from vit.runs.short_names import FLAGS, SHORT, WITHOUT_DOT
@@ -153,16 +154,16 @@ class Line:
             return rest.clear()
         name, equals, value = typed.partition("=")
         word, is_option = name.lstrip("-").replace("-", "_"), name.startswith("-")
-        is_word = is_option or (equals and not os.path.exists(typed))
+        is_word = is_option or (bool(equals) and not os.path.exists(typed))
         named = rows_of(self.name[0]).get(word, []) if is_word else []
         if named and not equals and any(row.takes_value for row in named):
             value = " ".join(_values(rest, several=any(row.several for row in named)))
         chosen = _meant(named, value)
-        others = value and not equals and os.path.exists(value) and _meant(named, "")
-        # That of our option, or images behind a flag.
-        if value and not equals and (not chosen or (others and "{}" not in chosen[0].ours)):
-            rest[:0] = value.split(" ")
-            value, chosen = "", [] if word in OURS else _meant(named, "")
+        without = _meant(named, "")
+        is_flag = bool(chosen and without) and "{}" not in chosen[0].ours
+        if value and not equals and (not chosen or (is_flag and os.path.exists(value))):
+            rest[:0] = value.split(" ")  # the value of our option, or images behind a flag
+            value, chosen = "", [] if word in OURS else without
         if chosen:
             self._translate(chosen, name, value, self.words)
         elif typed == "--pretrained" and self.has_model and not _has_value(rest):
@@ -171,12 +172,7 @@ class Line:
             if self.name[0] not in OF_FIT and typed.startswith("--") and "_" in typed:
                 typed, self.changed = typed.replace("_", "-"), True
             self.words += [typed, *(_values(rest) if word not in FLAGS else ())]
-        elif (
-            equals
-            and not is_option
-            and self.name[0] not in ("fit", "predict")
-            and not os.path.exists(typed)
-        ):
+        elif is_word and not is_option and self.name[0] not in ("fit", "predict"):
             self.words.append(f"--{word.replace('_', '-')}={value}")
             self.changed = True
         elif is_option or self.name[0] not in ("fit", "predict"):
@@ -228,8 +224,8 @@ class Line:
 def _is_model(word: str) -> bool:
     """True for a run, a model directory or a file of weights."""
     path = Path(word).expanduser()
-    weights = (".safetensors", ".ckpt", ".pt", ".pth", ".npz", *rows("engines"))
-    return is_run(path) or (path / "config.json").is_file() or path.suffix in weights
+    is_file = is_export(path) or path.suffix in (".safetensors", ".ckpt", ".pt", ".pth", ".npz")
+    return is_file or is_run(path) or (path / "config.json").is_file()
 
 
 def _meant(named: list[Word], value: str) -> list[Word]:

@@ -13,7 +13,7 @@ class Name(NamedTuple):
 
     package: str
     owner: str
-    """`vit`, a class without the attribute, or a function without the keyword."""
+    """`vit` or a class, without the attributes; or a function, with (), without the keywords."""
     names: str
     """Separated by |."""
     ours: str
@@ -24,8 +24,8 @@ class Name(NamedTuple):
 
     @property
     def is_attribute(self) -> bool:
-        """The owner is `vit` or a class; else a function."""
-        return self.owner == "vit" or (self.owner.istitle() and "." not in self.owner)
+        """False for a keyword."""
+        return not self.owner.endswith("()")
 
     @property
     def answer(self) -> str:
@@ -53,7 +53,7 @@ def in_our_words(typed: list[str]) -> list[str] | None:
     Raises UserError with what to type for one that is not the same here.
     """
     owner, *theirs = typed
-    meant = [_rows().get((owner.removesuffix("()"), name)) for name in theirs]
+    meant = [_rows().get((owner, name)) for name in theirs]
     for name, row in zip(theirs, meant, strict=True):
         if row is not None and not row.same:
             raise UserError(row.answer if row.is_attribute else f"{name}=: {row.answer}")
