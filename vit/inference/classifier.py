@@ -233,12 +233,12 @@ def load(
     """
     if is_export(path):
         loaded = open_export(path, precision, engine)
+        loaded = loaded.at(1.0) if raw else loaded
     elif engine != "torch":
         loaded = computed(_from_weights(path, raw=raw), precision, engine)
     else:
         loaded = _from_weights(path, raw=raw)
         loaded.model.to(getattr(torch, precision))
-    loaded = loaded.at(1.0) if raw else loaded
     return loaded if device is None else loaded.to(device)
 
 

@@ -71,17 +71,16 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
             **vars(references),
         )
         trust.write(run / "model")
-    wrong, unlike = (
-        held_out.logits.argmax(1) != held_out.labels,
-        unlikeness(usual, usual, choice.score),
-    )
+    shares = None  # of images that the head was fitted to, which it answers too well
+    if not frozen:
+        wrong = held_out.logits.argmax(1) != held_out.labels
+        shares = accuracies(unlikeness(usual, usual, choice.score), wrong)
     return {
         **vars(choice),
         "train_images": len(train.labels),
-        "images": len(wrong),
+        "images": len(held_out.labels),
         "measured_on": where,
-        # Not on images that the head was fitted to, which it answers too well.
-        "accuracies": None if frozen else accuracies(unlike, wrong),
+        "accuracies": shares,
         "file": str(run / "model" / TRUST),
     }
 
