@@ -30,14 +30,14 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_745),
     "weights": ({"models"}, 1_671),
     "data": (set(), 3_576),
-    "inference": ({"data", "models", "weights"}, 466),
+    "inference": ({"data", "models", "weights"}, 465),
     "training": ({"models", "weights"}, 2_673),
 }
 ROOMS["runs"] = (set(ROOMS), 2_513)
 ROOMS["cli"] = (set(ROOMS), 693)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_878}
-CORE_LINES = 15_215
+CORE_LINES = 15_214
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

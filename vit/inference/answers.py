@@ -83,9 +83,10 @@ class Prediction(SimpleNamespace):
     classes: list[str]
     probabilities: list[float]
     labels: list[str] | None = None
-    """The classes above their thresholds, most probable first; None for a model with one label per
-    image."""
-    __getitem__ = SimpleNamespace.__getattribute__  # prediction["label"], as of transformers
+    """The classes above their thresholds, most probable first; None for one label per image."""
+
+    def __getitem__(self, name: str) -> object:  # prediction["label"], as in transformers
+        return getattr(self, name)
 
     @property
     def label(self) -> str:

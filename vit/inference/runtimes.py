@@ -1,7 +1,5 @@
-"""Models that another runtime computes on the CPU: files of `vit export`, and networks in memory.
-
-The runtimes are rows of the tables `engines` and `runtimes`.
-"""
+"""Models computed on the CPU by other runtimes: rows of `engines`, for exported files, and of
+`runtimes`, for networks in memory."""
 
 from collections.abc import Callable
 from pathlib import Path
