@@ -14,10 +14,8 @@ else:
     except ImportError:
 
         class Float:
-            """`Float[Tensor, "b n d"]` is `Tensor`."""
-
             def __class_getitem__(cls, item: tuple[type, str]) -> Any:
-                return item[0]
+                return item[0]  # `Float[Tensor, "b n d"]` is `Tensor`
 
         Int = Float
 

@@ -1,0 +1,81 @@
+"""The thread in which a model computes, batch by batch. Shapes: c channels, h w pixels."""
+
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vit.inference.answers import Prediction, PredictOptions
+from vit.inference.classifier import Classifier
+
+
+class Picture(NamedTuple):
+    """An image `c h w`, as Preprocess cuts it, that waits for its prediction."""
+
+    pixels: Tensor
+    options: PredictOptions
+    future: Future[Prediction]
+
+
+class ModelThread:
+    """Computes predictions in a thread of its own.
+
+    A batch of one is computed as `Classifier.answers` computes one image, and is equal to it to the
+    bit if PyTorch has as many threads there; images of larger batches are equal within rounding.
+    """
+
+    def __init__(
+        self, classifier: Classifier, batch: int = 1, wait: float = 0.0, threads: int = 1
+    ) -> None:
+        """Up to `batch` images are computed at once; a smaller batch waits `wait` seconds."""
+        self.classifier, self._batch, self._wait = classifier, batch, wait
+        self._waiting: deque[Picture] = deque()
+        # PyTorch's number belongs to the thread that sets it, before it computes anything.
+        self.thread = ThreadPoolExecutor(1, "model", torch.set_num_threads, (threads,))
+
+    def predict(self, pixels: Tensor, options: PredictOptions) -> Future[Prediction]:
+        """The prediction for an image; `options` are for the classifier (`PredictOptions.of`).
+
+        One that is cancelled before its batch begins is left out.
+        """
+        self._waiting.append(picture := Picture(pixels, options, Future()))
+        self.thread.submit(self._compute)
+        return picture.future
+
+    def warm_up(self) -> None:
+        """Computes the smallest and the largest batch."""
+        steps = self.classifier.preprocess
+        kind = torch.uint8 if steps.channels is None else torch.float32
+        for size in {1, self._batch}:
+            pixels = torch.zeros(size, steps.channels or 3, *steps.image_size, dtype=kind)
+            self.thread.submit(self.classifier.outputs, pixels).result()
+
+    def _compute(self) -> None:
+        if 0 < len(self._waiting) < self._batch:
+            time.sleep(self._wait)
+        pictures: list[Picture] = []
+        while self._waiting and len(pictures) < self._batch:
+            picture = self._waiting.popleft()
+            if picture.future.set_running_or_notify_cancel():
+                pictures.append(picture)
+        if not pictures:  # those of this call were in the batch before
+            return
+        try:
+            for picture, prediction in zip(pictures, self._predictions(pictures), strict=True):
+                picture.future.set_result(prediction)
+        except Exception as error:
+            for picture in pictures:
+                picture.future.set_exception(error)
+
+    def _predictions(self, pictures: list[Picture]) -> list[Prediction]:
+        needs_features = any(picture.options.compares_features for picture in pictures)
+        pixels = torch.stack([picture.pixels for picture in pictures])
+        logits, features = self.classifier.outputs(pixels, features=needs_features)
+        results = []
+        for i, picture in enumerate(pictures):
+            vectors = None if features is None else features[i : i + 1]
+            results += self.classifier.ranked(logits[i : i + 1], vectors, picture.options)
+        return results
