@@ -1,5 +1,4 @@
 // Sends each picture to the server on its own, and shows the answers. All text goes in as text.
-"use strict";
 
 const AT_ONCE = 4; // requests
 const TRIES = 6; // of a request for which the server is too busy
@@ -8,14 +7,15 @@ const TOKEN = `token of ${location.pathname}`; // its name in the storage of thi
 const COLUMNS = ["image", "class", "probability", "labels", "set", "unknown", "error"];
 
 const one = (selector) => document.querySelector(selector);
-const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}\u00a0%`;
+const percent = (probability) => `${(100 * probability).toFixed(1)}\u00a0%`;
+const round = (share) => `${Number((100 * share).toFixed(3))}\u00a0%`; // of a number such as 0.9
 const element = (tag, className = "", textContent = "") =>
   Object.assign(document.createElement(tag), { className, textContent });
 
 let model; // what the server says of it
 let columns; // of the table and of the file, as `vit classify --out` names them
 const pictures = []; // in order: the file, the row that answers it, and their elements
-const lanes = Array(AT_ONCE).fill(null); // of requests; each is a promise of its last one
+const lanes = Array(AT_ONCE).fill(Promise.resolve()); // of requests: promises of the last ones
 let signedIn = null; // a promise, while the form is open
 
 function takeToken() {
@@ -42,7 +42,7 @@ function askToken(reason) {
 
 // The response of the server, or an Error with its reason to refuse.
 async function ask(address, file, tell) {
-  if (file.size > model.max_bytes) throw new Error(`Larger than ${model.max_bytes} bytes.`);
+  if (file.size > model.max_bytes) throw new Error("The file is larger than this server takes");
   const body = await file.arrayBuffer();
   for (let tries = 1; ; ) {
     await signedIn?.promise;
@@ -57,10 +57,10 @@ async function ask(address, file, tell) {
       if (token === sessionStorage.getItem(TOKEN)) askToken(token ? error : "");
     } else if (response?.status === 503 && tries < TRIES) {
       const seconds = Number(response.headers.get("Retry-After")) || 1;
-      tell(`The server is busy. Next try in ${seconds} s`);
+      tell(`The server is busy; next try in ${seconds} s`);
       await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
       tries += 1;
-    } else throw new Error(error ?? `No answer: ${response?.status ?? "the server is away"}.`);
+    } else throw new Error(error ?? `No answer: ${response?.status ?? "the server is away"}`);
   }
 }
 
@@ -68,31 +68,29 @@ function add(files) {
   const first = pictures.length;
   for (const file of files) {
     const picture = { file, card: element("article"), line: element("tr") };
-    picture.answer = element("div", "muted", "Waiting");
+    picture.answer = element("div", "", "Waiting");
     picture.card.append(view(file), element("p", "name small muted", file.name), picture.answer);
     one("#cards").append(picture.card);
     one("tbody").append(picture.line);
     const lane = pictures.push(picture) % AT_ONCE;
-    lanes[lane] = Promise.resolve(lanes[lane]).then(() => classify(picture));
+    lanes[lane] = lanes[lane].finally(() => classify(picture));
     show(picture, "");
   }
   pictures[first]?.card.scrollIntoView({ block: "nearest" });
 }
 
 async function classify(picture) {
-  const { file, answer } = picture;
   const query = new URLSearchParams({ top: Math.min(TOP, model.classes), ...model.options });
-  const tell = (text) => answer.replaceChildren(text);
+  const tell = (text) => picture.answer.replaceChildren(text);
   tell("Classifying");
   try {
-    const response = await ask(`classify?${query}`, file, tell);
+    const response = await ask(`classify?${query}`, picture.file, tell);
     [picture.row] = await response.json();
   } catch ({ message }) {
     picture.row = { error: message };
   }
-  answer.className = "";
-  answer.replaceChildren(...described(picture.row));
-  show(picture, `${file.name}: ${title(picture.row)}`);
+  picture.answer.replaceChildren(...described(picture.row));
+  show(picture, `${picture.file.name}: ${title(picture.row)}.`);
 }
 
 // The row of the table, and the line above the pictures, which screen readers read out.
@@ -122,11 +120,13 @@ function described(row) {
     item.firstChild.style.width = `${100 * probability}%`;
   }
   const heading = element("p", row.unknown ? "headline wrong" : "headline", title(row));
-  const [sure, usual] = [model.options.coverage, model.options.unknown].map((p) => percent(p, 0));
-  const unlike = `Less like the classes than ${usual} of the validation pictures. Most alike:`;
-  const set = `Sets of classes hold the true one for ${sure} of pictures. Here: ${row.set?.join(", ")}`;
-  if (row.unknown) return [heading, element("p", "small", unlike), bars];
-  return [heading, bars, ...(row.set ? [element("p", "small set", set)] : [])];
+  if (row.unknown) {
+    const than = `${round(model.options.unknown)} of the validation pictures. Most alike:`;
+    return [heading, element("p", "small", `Less like the classes than ${than}`), bars];
+  }
+  if (!row.set) return [heading, bars];
+  const such = `Such a set holds the true class in ${round(model.options.coverage)} of pictures`;
+  return [heading, bars, element("p", "small scroll", `${such}: ${row.set.join(", ")}`)];
 }
 
 // The picture; if the model can be explained, a button that shows the map, and goes back.
@@ -208,9 +208,7 @@ one("#sign-in").onsubmit = (event) => {
   event.preventDefault();
   useToken(one("#token").value);
 };
-for (const input of document.querySelectorAll("[type=file]")) {
-  input.onchange = () => {
-    add(input.files);
-    input.value = "";
-  };
-}
+one("#drop").onchange = ({ target }) => {
+  add(target.files);
+  target.value = ""; // the same picture can be chosen again
+};
