@@ -1,8 +1,10 @@
 """`vit bench`: images per second of models, and the share of this machine's peak."""
 
+import argparse
 import json
 
 from vit.cli.arguments import OneLineParser, pixels, whole_number
+from vit.errors import UserError
 
 EPILOG = """\
 examples:
@@ -10,6 +12,7 @@ examples:
   vit bench vit_s16 --train --batch-size 8 32 128   the fastest batch for training
   vit bench runs/my_photos-finetune --json          a trained model
   vit bench vit_s16 bit_r50x1 torchvision/resnet50  several models in turns, in one table
+  vit bench --serve runs/my_photos-finetune         latency of `vit serve` with 1, 8 and 32 clients
 
 The peak is the rate of the model's matrix products alone, measured in the same minutes. The share
 counts multiply-adds only, so that all other operations appear as lost speed."""
@@ -38,6 +41,9 @@ def parser() -> OneLineParser:
     add("--device", choices=("cpu", "cuda"), help="default: a GPU if there is one")
     add("--rounds", type=whole_number, default=5, metavar="N",
         help="rounds of each measurement (default: 5)")  # fmt: skip
+    add("--serve", action="store_true", help="measure requests to `vit serve MODEL` instead")
+    add("--clients", type=whole_number, nargs="+", default=[], metavar="N",
+        help="with --serve: clients at once (default: 1, 8 and 32)")  # fmt: skip
     add("--json", action="store_true", help="print one object, or a list for several models")
     return command
 
@@ -45,14 +51,33 @@ def parser() -> OneLineParser:
 def run(args: list[str]) -> int:
     """Prints a table of rates, or JSON."""
     options = parser().parse_intermixed_args(args)
+    if options.serve:
+        return _serve(options)
+    if options.clients:
+        raise UserError("--clients needs --serve")
     from vit.extensions.compute.bench import bench
     from vit.extensions.compute.tables import bench_table
 
     chosen = vars(options)
     as_json, models = chosen.pop("json"), chosen.pop("models")
+    del chosen["serve"], chosen["clients"]
     reports = bench(models or ["vit_b16"], **chosen)
     if as_json:
         print(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2))
     else:
         print(bench_table(reports))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    used = ("models", "serve", "clients", "json")
+    for name, value in vars(options).items():
+        if name not in used and value != parser().get_default(name):
+            raise UserError(f"--{name.replace('_', '-')} does not go with --serve")
+    if len(options.models) != 1:
+        raise UserError(f"--serve measures one model, not {len(options.models)}")
+    from vit.extensions.compute.serve_load import serve_bench, serve_table
+
+    report = serve_bench(options.models[0], options.clients or [1, 8, 32])
+    print(json.dumps(report, indent=2) if options.json else serve_table(report))
     return 0

@@ -37,11 +37,11 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, count: Callable[[str, int], None], names: set[str], token: bytes | None
+        self, app: ASGIApp, count: Callable[[str, int], None], names: set[str], token: str
     ) -> None:
         """`count` takes path and status. `names` of the server: beside LOOPBACK and the address
         where a connection arrives. `token`: needed by all paths but those that are OPEN."""
-        self._app, self._count, self._names, self._token = app, count, names, token
+        self._app, self._count, self._names, self._token = app, count, names, token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -68,7 +68,7 @@ class Guard:
         if (origin and not is_ours) or (site not in ("none", "same-origin") and not is_link):
             raise HTTPException(403, f"a page of another site {origin} may not ask this server")
         kind, _, token = headers.get("authorization", "").partition(" ")
-        is_right = hmac.compare_digest(token.strip().encode("latin-1"), self._token or b"")
+        is_right = hmac.compare_digest(token.strip().encode("latin-1"), self._token)
         if (
             self._token
             and scope["path"] not in OPEN

@@ -1,0 +1,214 @@
+"""Requests that a server refuses: names, origins, tokens, slow and hostile senders."""
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command import Vit, coloured, saved, vit  # noqa: F401
+from tests.extensions.serve.serving import Client, served
+from vit.extensions.serve.cli_serve import _listener
+
+TOKEN = "a token of 26 characters"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    saved(folder / "model")
+    coloured(folder / "photos")
+    (folder / "token").write_text(f"{TOKEN}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def content(place: Path) -> bytes:
+    return (place / "photos" / "red" / "00.jpg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def client(place: Path) -> Iterator[Client]:
+    with served(place / "model", "--read-timeout", "0.5") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def guarded(place: Path) -> Iterator[Client]:
+    token = ("--token-file", str(place / "token"))
+    with served(place / "model", "--name", "Photos.example.org", *token) as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ("localhost", "127.0.0.1:80", "[::1]:8000", "LOCALHOST:1"))
+def test_names_of_this_machine(client: Client, content: bytes, host: str) -> None:
+    assert client.ask(body=content, host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    (
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.nip.io",
+        "192.168.0.7",
+        "",
+        "[::1",
+        "a@b",
+    ),
+)
+def test_other_names(client: Client, content: bytes, host: str) -> None:
+    answer = client.ask(body=content, host=host)
+    assert answer.status == 403 and "is no name of this server" in answer.json["error"]
+    assert client.ask("/", host=host).status == 403
+
+
+def test_origins_of_web_pages(client: Client, content: bytes) -> None:
+    ours = f"http://127.0.0.1:{client.port}"
+    assert client.ask(body=content, origin=ours, sec_fetch_site="same-origin").status == 200
+    assert client.ask(body=content, sec_fetch_site="none").status == 200
+    foreign = ("http://evil.example", "null", "http://localhost:3000", "https://127.0.0.1", "x")
+    for origin in foreign:
+        assert client.ask(body=content, origin=origin).status == 403, origin
+    for site in ("cross-site", "same-site", "anything"):
+        assert client.ask(body=content, sec_fetch_site=site).status == 403, site
+        assert client.ask("/metrics", sec_fetch_site=site).status == 403, site
+        navigation = {"sec_fetch_site": site, "sec_fetch_mode": "navigate"}
+        assert client.ask("/", **navigation).status == 200
+        assert client.ask("/health", **navigation).status == 403
+        assert client.ask(body=content, **navigation).status == 403
+
+
+def test_a_token_is_needed(guarded: Client, content: bytes) -> None:
+    right = {"authorization": f"Bearer {TOKEN}"}
+    assert guarded.ask(body=content, **right).status == 200
+    assert guarded.ask(body=content, authorization=f"bearer  {TOKEN}").status == 200
+    wrong = ("", "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xff", TOKEN)
+    for header in wrong:
+        answer = guarded.ask(body=content, authorization=header)
+        assert answer.status == 401, header
+        assert answer.headers["www-authenticate"] == "Bearer"
+    for path in ("/metrics", "/openapi.json", "/nowhere"):
+        assert guarded.ask(path).status == 401, path
+        assert guarded.ask(path, **right).status in (200, 404)
+    for path in ("/", "/page.js", "/page.css", "/health"):
+        assert guarded.ask(path).status == 200, path
+    assert guarded.ask("/health").json["token"] is True
+
+
+def test_a_further_name_is_that_of_a_proxy(guarded: Client, content: bytes) -> None:
+    right = {"authorization": f"Bearer {TOKEN}", "origin": "https://photos.example.org"}
+    for host in ("photos.example.org", "PHOTOS.example.org:443", "127.0.0.1:8000"):
+        assert guarded.ask(body=content, host=host, **right).status == 200, host
+    right["origin"] = "https://photos.example.org.evil.example"
+    assert guarded.ask(body=content, **right).status == 403
+
+
+def test_pages_are_closed_to_frames_and_foreign_scripts(client: Client) -> None:
+    for path in ("/", "/health", "/nowhere"):
+        headers = client.ask(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    (
+        (["--host", "0.0.0.0"], "needs a token: set VIT_TOKEN"),
+        (["--name", "photos.example.org"], "needs a token: set VIT_TOKEN"),
+        (["--token-file", "empty"], "--token-file empty is empty"),
+        (["--host", "256.1.1.1"], "--host 256.1.1.1 --port 0"),
+        (["--port", "70000"], "--port 70000"),
+        (["--ssl-keyfile", "key.pem"], "needs --ssl-certfile"),
+        (["--queue", "0"], "not a whole number"),
+    ),
+)
+def test_a_mistake_is_one_line(
+    vit: Vit,  # noqa: F811
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    reason: str,
+) -> None:
+    monkeypatch.delenv("VIT_TOKEN", raising=False)
+    Path("empty").write_text("\n")
+    answer = vit("serve", place / "model", "--port", "0", *options)
+    assert answer.status == 2 and reason in answer.err and answer.err.count("\n") == 1
+
+
+def test_a_port_that_is_taken(vit: Vit, place: Path, client: Client) -> None:  # noqa: F811
+    answer = vit("serve", place / "model", "--port", client.port)
+    assert answer.status == 2 and "in use" in answer.err
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    with _listener("127.0.0.1", 0) as listener:
+        with (
+            socket.create_connection(listener.getsockname()) as _,
+            listener.accept()[0] as accepted,
+        ):
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def raw(client: Client, *parts: bytes, pause: float = 0.0) -> bytes:
+    """What a server answers to bytes, until it closes the connection or two seconds pass."""
+    with socket.create_connection(("127.0.0.1", client.port), timeout=2) as connection:
+        answer = b""
+        try:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(pause)
+            while more := connection.recv(65536):
+                answer += more
+        except (TimeoutError, ConnectionError):
+            pass
+        return answer
+
+
+HEAD = b"POST /classify HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    (
+        [],
+        [b"POST /class"],
+        [b"G"] * 12,
+        [HEAD, b"X-A: b\r\n" * 2, *[b"X-B: c\r\n"] * 20],
+        [HEAD + b"Content-Length: 1000\r\n\r\n", *[b"x"] * 20],
+        [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 20],
+        [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD + b"Content-Length: 9\r\n\r\n"],
+        [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"GET /"],
+    ),
+)
+def test_a_slow_sender_is_left(client: Client, parts: list[bytes]) -> None:
+    start = time.monotonic()
+    answer = raw(client, *parts, pause=0.1)
+    assert 0.3 < time.monotonic() - start < 8  # the keep-alive time of uvicorn is 5 s
+    statuses = [line[9:12] for line in answer.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    assert statuses[-1:] in ([b"408"], []) or (b"health" in parts[0] and statuses == [b"200"])
+    assert client.ask("/health").status == 200
+
+
+def test_a_slow_answer_is_waited_for(place: Path, content: bytes) -> None:
+    with served(
+        place / "model", "--read-timeout", "0.3", "--batch", "2", "--wait-ms", "900"
+    ) as slow:
+        start = time.monotonic()
+        assert slow.ask(body=content).status == 200
+        assert time.monotonic() - start > 0.8
+
+
+def test_bytes_that_are_no_request(client: Client, content: bytes) -> None:
+    draw = random.Random(7)
+    ordinary = HEAD + b"Content-Length: %d\r\n\r\n" % len(content) + content
+    for _ in range(30):
+        damaged = bytearray(ordinary)
+        for _ in range(draw.randint(1, 8)):
+            damaged[draw.randrange(120)] = draw.randrange(256)
+        raw(client, bytes(damaged[: draw.randint(1, len(damaged))]))
+    assert client.ask(body=content).status == 200

@@ -1,0 +1,105 @@
+"""Latency of `vit serve` on this machine: clients that each ask again when they are answered."""
+
+import http.client
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vit.console import Meter
+from vit.errors import UserError
+from vit.hardware import hardware, versions
+
+SECONDS = 6.0
+"""Length of each measurement, after one request of each client."""
+SIDES = (500, 375)
+"""Width and height of the picture, those of ImageNet's photos."""
+
+
+def picture() -> bytes:
+    """A JPEG of random blobs, of about the bytes of a photo of its size."""
+    coarse = np.random.default_rng(0).integers(0, 256, (94, 125, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize(SIDES, Image.Resampling.BICUBIC)
+    image.save(file := io.BytesIO(), "JPEG", quality=90)
+    return file.getvalue()
+
+
+def serve_bench(model: str, clients: Sequence[int], options: Sequence[str] = ()) -> dict[str, Any]:
+    """Report of plain JSON types: for each number of clients requests per second, and the median
+    and 99th percentile of their milliseconds. `options`: of `vit serve`.
+
+    UserError if the server does not start.
+    """
+    queue = str(2 * max(clients))
+    command = [sys.executable, "-m", "vit", "serve", model, "--port", "0", "--queue", queue]
+    environment = {name: value for name, value in os.environ.items() if name != "VIT_TOKEN"}
+    pipes: Any = {"stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([*command, *options], **pipes) as server:
+        try:
+            assert server.stdout is not None
+            ready = server.stdout.readline()
+            if not ready:
+                raise UserError("the server did not start, for the reason above")
+            port = int(ready.split("/")[2].rsplit(":", 1)[1])
+            loads = []
+            with Meter("measuring", len(clients) * SECONDS, "s") as meter:
+                for count in clients:
+                    loads.append(_load(port, count))
+                    meter.advance(SECONDS)
+        finally:
+            server.terminate()
+    facts = {"hardware": hardware(), "versions": versions(), "picture": f"{SIDES[0]}x{SIDES[1]}"}
+    return {"model": model, "served": True, **facts, "loads": loads}
+
+
+def _load(port: int, count: int) -> dict[str, Any]:
+    """Requests of `count` clients."""
+    milliseconds: list[float] = []
+    body, ends = picture(), threading.Event()
+    begins = threading.Barrier(count + 1)
+
+    def ask(connection: http.client.HTTPConnection) -> float:
+        start = time.perf_counter()
+        connection.request("POST", "/classify", body)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise UserError(f"the server answers {response.status}: {answer.decode()}")
+        return 1000 * (time.perf_counter() - start)
+
+    def client() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        ask(connection)
+        begins.wait()
+        while not ends.is_set():
+            milliseconds.append(ask(connection))
+        connection.close()
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    begins.wait()
+    start = time.perf_counter()
+    time.sleep(SECONDS)
+    ends.set()
+    for thread in threads:
+        thread.join()
+    rate = len(milliseconds) / (time.perf_counter() - start)
+    p50, p99 = np.percentile(milliseconds, (50, 99))
+    return {"clients": count, "per_second": rate, "p50_ms": float(p50), "p99_ms": float(p99)}
+
+
+def serve_table(report: dict[str, Any]) -> str:
+    """The report as text."""
+    lines = ["clients  requests/s   p50 ms   p99 ms"]
+    for load in report["loads"]:
+        texts = (f"{load[name]:9,.1f}" for name in ("per_second", "p50_ms", "p99_ms"))
+        lines.append(f"{load['clients']:7}  {' '.join(texts)}")
+    return "\n".join(lines)
