@@ -120,6 +120,7 @@ def expect(target: Any) -> Any:
 
 def choose(page: Any, pictures: list[Payload], answered: int | None = None) -> None:
     """Gives pictures to the page, and waits until as many as `answered`, or they, are answered."""
+    expect(page.locator("#drop")).to_be_visible()  # the model is known
     page.get_by_label("Choose pictures").last.set_input_files(pictures)
     if answered != 0:
         wait(page, answered or len(pictures))
