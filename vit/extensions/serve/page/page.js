@@ -54,7 +54,7 @@ async function ask(address, file, tell) {
     const { error } = (await response?.json().catch(() => null)) ?? {};
     if (response?.status === 401) {
       // Otherwise another request was refused first, and the token is new.
-      if (token === sessionStorage.getItem(TOKEN)) askToken(token ? error : "");
+      if (token === sessionStorage.getItem(TOKEN)) askToken(token ? "This token is wrong." : "");
     } else if (response?.status === 503 && tries < TRIES) {
       const seconds = Number(response.headers.get("Retry-After")) || 1;
       tell(`The server is busy; next try in ${seconds} s`);
