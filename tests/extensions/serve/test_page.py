@@ -149,8 +149,9 @@ def test_a_picture_shows_what_the_json_says(visit: Visit, addresses: tuple[str, 
     assert texts == [[each["class"], percent(each["probability"])] for each in best]
     widths = card.locator("i").evaluate_all("bars => bars.map(bar => parseFloat(bar.style.width))")
     np.testing.assert_allclose(widths, [100 * each["probability"] for each in best], rtol=1e-3)
-    text = f"holds the true class in 90\xa0% of pictures: {', '.join(row['set'])}"
-    assert card.locator(".scroll").inner_text().endswith(text)
+    assert card.locator(".scroll").inner_text() == (
+        f"Set: {', '.join(row['set'])}. Such sets hold the true class in 90\xa0% of pictures."
+    )
     assert page.locator("#all").is_hidden()
 
 

@@ -125,8 +125,8 @@ function described(row) {
     return [heading, element("p", "small", `Less like the classes than ${than}`), bars];
   }
   if (!row.set) return [heading, bars];
-  const such = `Such a set holds the true class in ${round(model.options.coverage)} of pictures`;
-  return [heading, bars, element("p", "small scroll", `${such}: ${row.set.join(", ")}`)];
+  const such = `Such sets hold the true class in ${round(model.options.coverage)} of pictures.`;
+  return [heading, bars, element("p", "small scroll", `Set: ${row.set.join(", ")}. ${such}`)];
 }
 
 // The picture; if the model can be explained, a button that shows the map, and goes back.
