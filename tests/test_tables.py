@@ -77,7 +77,7 @@ def test_a_name_twice_is_refused(
         install(f"commands.{name} = {other}:run", other)
     done = vit("recipes")
     assert done.status == 2 and len(done.err.splitlines()) == 1
-    assert done.err.startswith(f"vit: {packages[-1]}:run of an installed package adds {name!r} to")
+    assert done.err.startswith(f"vit: {packages[-1]}:run adds {name!r} to ")
 
 
 def test_a_row_of_no_table_is_refused(vit: Vit, install: Install) -> None:

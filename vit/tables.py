@@ -203,10 +203,7 @@ def rows(table: str) -> dict[str, str]:
     named = dict(TABLES[table])
     for name, entry in installed(table):
         if name in named:
-            raise UserError(
-                f"{entry.value} of an installed package adds {name!r} to the {table} of vit, which "
-                "have it already; uninstall one of the two"
-            )
+            raise UserError(f"{entry.value} adds {name!r} to {table}, which have it; uninstall one")
         named[name] = entry.value
     return named
 

@@ -70,9 +70,8 @@ class Service:
             with suppress(UserError):
                 self._asked(((name, str(number)),))
                 offered[name] = number
-        facts = {"status": "ready", "classes": len(self._classifier.classes)}
-        facts |= {"multilabel": self._classifier.multilabel, "options": offered}
-        facts |= {"max_bytes": self._limits.max_bytes}
+        facts = {"status": "ready", "classes": len(self._classifier.classes), "options": offered}
+        facts |= {"multilabel": self._classifier.multilabel, "max_bytes": self._limits.max_bytes}
         facts |= {"token": bool(self._limits.token), "explain": self._glance and self._glance[0]}
         return JSONResponse(facts)
 

@@ -33,6 +33,7 @@ _shtab_vit_commands() {
     robustness:'evaluate a model on corrupted pictures'
     runs:'list runs with their scores'
     selftrain:'train on unlabelled images with labels from a teacher'
+    serve:'answer in a browser and over HTTP with a trained model'
     test:'evaluate a run on its test images'
     transfer:'fine-tune on several data sets as the paper does'
     trust:'choose the score by which a run detects unknown images'
@@ -77,6 +78,8 @@ _shtab_vit_bench_options=(
   "--compile[also measure with torch.compile in this mode (reduce-overhead\: CUDA graphs)]:MODE:(default reduce-overhead max-autotune)"
   "--device[default\: a GPU if there is one]:device:(cpu cuda)"
   "--rounds[rounds of each measurement (default\: 5)]:N:"
+  "--serve[measure requests to \`vit serve MODEL\` instead]"
+  "--clients[with --serve\: clients at once (default\: 1, 8 and 32)]:N:"
   "--json[print one object, or a list for several models]"
   "(*)::a name (\`vit models\`), torchvision\/NAME, a run, or a file of weights (default\: vit_b16)\; several are measured in turns:_vit_models"
 )
@@ -678,6 +681,31 @@ _shtab_vit_selftrain_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_vit_selftrain_defaults_added=0
 
+_shtab_vit_serve_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--raw[probabilities without the run\'s temperature]"
+  "--device[such as cpu or cuda\; default\: a GPU if there is one]:device:"
+  "--engine[what computes the model (default\: torch)\; openvino runs on the CPU]:engine:(torch openvino)"
+  "--precision[default\: float32]:precision:(float32 bfloat16)"
+  "--threads[of the model in PyTorch, and pictures decoded at once (default\: one per core)]:N:"
+  "--batch[pictures computed at once (default\: 1\; on a GPU 32)]:N:"
+  "--wait-ms[milliseconds for a full batch (default\: 2)]:S:"
+  "--host[address (default\: 127.0.0.1, this machine alone)]:host:"
+  "--port[default\: 8000\; 0 for a free one]:port:"
+  "*--name[a further name of this server, as of a proxy]:name:"
+  "--token-file[the token that is asked for (default\: VIT_TOKEN)]:FILE:_files"
+  "--ssl-certfile[certificate, for https]:FILE:_files"
+  "--ssl-keyfile[its key]:FILE:_files"
+  "--queue[pictures at once (default\: 64)]:N:"
+  "--max-bytes[of a request (default\: 32 MiB)]:N:"
+  "--read-timeout[for a request to arrive (default\: 10)]:S:"
+  "--drain[for the last answers at the end (default\: 10)]:S:"
+  ":a run, a weights file, a file of \`vit export\`, a name, or an address:_vit_model"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_vit_serve_defaults_added=0
+
 _shtab_vit_test_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--split[default\: test, or val if there are no test images]:split:(train val test)"
@@ -926,6 +954,7 @@ _shtab_vit() {
         robustness) _arguments -C -s $_shtab_vit_robustness_options ;;
         runs) _arguments -C -s $_shtab_vit_runs_options ;;
         selftrain) _arguments -C -s $_shtab_vit_selftrain_options ;;
+        serve) _arguments -C -s $_shtab_vit_serve_options ;;
         test) _arguments -C -s $_shtab_vit_test_options ;;
         transfer) _arguments -C -s $_shtab_vit_transfer_options ;;
         trust) _arguments -C -s $_shtab_vit_trust_options ;;
