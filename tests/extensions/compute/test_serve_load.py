@@ -1,0 +1,42 @@
+"""`vit bench --serve`: latency of a server in a process of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import Vit, saved, vit  # noqa: F401
+from vit.extensions.compute import serve_load
+
+
+def test_requests_are_counted_and_timed(
+    vit: Vit,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve_load, "SECONDS", 0.4)
+    saved(Path("model"))
+    done = vit("bench", "--serve", "model", "--clients", 1, 3, "--json")
+    assert done.status == 0, done.err
+    alone, three = json.loads(done.out)["loads"]
+    assert (alone["clients"], three["clients"]) == (1, 3)
+    for load in (alone, three):
+        assert 0 < load["p50_ms"] <= load["p99_ms"]
+        # Little's law: clients = rate x mean time, which is between the median and the longest.
+        assert load["per_second"] * load["p50_ms"] / 1000 < 1.6 * load["clients"]
+        assert load["per_second"] * load["p99_ms"] / 1000 > 0.5 * load["clients"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    (
+        (["--serve"], "--serve measures one model, not 0"),
+        (["--serve", "a", "b"], "--serve measures one model, not 2"),
+        (["--serve", "a", "--train"], "--train does not go with --serve"),
+        (["--serve", "a", "--batch-size", "2"], "--batch-size does not go with --serve"),
+        (["--clients", "2"], "--clients needs --serve"),
+        (["--serve", "nowhere"], "the server did not start"),
+    ),
+)
+def test_mistakes(vit: Vit, words: list[str], reason: str) -> None:  # noqa: F811
+    done = vit("bench", *words)
+    assert done.status == 2 and reason in done.err
