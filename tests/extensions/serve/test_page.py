@@ -323,12 +323,18 @@ def test_pictures_are_dropped_and_pasted_below_a_path_of_a_proxy(visit: Visit) -
         route.fulfill(response=route.fetch(url=route.request.url.replace("/models/fish/", "/")))
 
     page.route("**/models/fish/**", forward)
-    page.goto(page.url + "models/fish/")
+    home, urls = page.url + "models/fish/", []
+    page.on("request", lambda request: urls.append(request.url))
+    page.goto(home)
     expect(page.locator("#drop")).to_be_visible()
     page.evaluate(DROP, list(PICTURES[0]["buffer"]))
     wait(page, 2)
     assert page.locator(".name").all_text_contents() == ["dropped.png"] * 2
     assert page.locator(".headline").count() == 2
+    page.locator("button.picture").first.click()
+    expect(page.locator("button.picture img").nth(1)).to_be_visible()
+    paths = {url.removeprefix(home).split("?")[0] for url in urls if url.startswith("http")}
+    assert paths == {"", "page.css", "page.js", "health", "classify", "explain"}
 
 
 def test_the_page_fits_a_phone(visit: Visit) -> None:
