@@ -2,8 +2,10 @@
 
 python -m benchmarks.pictures report RUN                    docs/images/report.jpg; needs chromium
 python -m benchmarks.pictures inspection MODEL PHOTO...     inspection_photos.jpg and _page.jpg
+python -m benchmarks.pictures serve RUN PHOTO...            serve.jpg; needs playwright, too
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,6 +50,37 @@ def inspection(model: str, photos: Sequence[str]) -> None:
         save(shot(Path(folder) / "inspection.html", 900, 1010), 760, "inspection_page.jpg")
 
 
+def serve(run: str, photos: Sequence[str]) -> None:
+    """The page of `vit serve` with some photos, one of them under its map: wide, and on a phone."""
+    from playwright.sync_api import sync_playwright
+
+    command = ["vit", "serve", run, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[1]
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
+            shots = []
+            for width, height, scheme in ((1280, 1000, "light"), (390, 1000, "dark")):
+                page = browser.new_page(
+                    viewport={"width": width, "height": height}, color_scheme=scheme
+                )
+                page.goto(address)
+                page.set_input_files("input[type=file][multiple]", photos)
+                page.wait_for_function(f"document.querySelectorAll('li').length >= {len(photos)}")
+                page.locator("button.picture").first.click()
+                page.locator("button.picture img:not([hidden])[src^=blob]").nth(1).wait_for()
+                page.get_by_text(f"{len(photos)} of {len(photos)} answered").wait_for()
+                page.wait_for_timeout(500)
+                page.evaluate("scrollTo(0, 0)")
+                shots.append(Image.open(BytesIO(page.screenshot())))
+        server.terminate()
+    sheet = Image.new("RGB", (sum(image.width for image in shots) + 20, 1000), "white")
+    sheet.paste(shots[0], (0, 0))
+    sheet.paste(shots[1], (shots[0].width + 20, 0))
+    save(sheet, 1130, "serve.jpg")
+
+
 def save(image: Image.Image, width: int, name: str) -> None:
     size = (width, round(width / image.width * image.height))
     image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(IMAGES / name, quality=85)
@@ -57,5 +90,7 @@ if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     if what == "report":
         report(Path(arguments[0]))
+    elif what == "serve":
+        serve(arguments[0], arguments[1:])
     else:
         inspection(arguments[0], arguments[1:])
