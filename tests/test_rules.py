@@ -91,7 +91,7 @@ EXTENSION_LINES = {
     "evaluation": 2_400,
     "variants": 2_400,
     "serving": 2_100,
-    "serve": 600,
+    "serve": 670,
 }
 """Most lines of an extension; 1,950 of the others."""
 HEAVY = {

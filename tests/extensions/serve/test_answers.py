@@ -86,6 +86,19 @@ def test_other_formats_are_refused(client: Client, kind: str) -> None:
     assert "not a file of JPEG, PNG" in check(answer, "/classify")["error"]
 
 
+def test_files_that_only_look_like_photos(client: Client) -> None:
+    comment = b"P6\n#ftyp\n16 16\n255\n" + bytes(768)
+    between = b"8BPSWEBPWEBP" + bytes(200)
+    Image.new("RGB", (64, 64), "red").save(file := io.BytesIO(), "JPEG", progressive=True)
+    content = file.getvalue()
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    scans = content[:-2] + scan * 120 + content[-2:]
+    for body, reason in ((comment, "not a file"), (between, "not a file"), (scans, "100 scans")):
+        answer = client.ask(body=body)
+        assert answer.status == 400 and reason in answer.json["error"]
+    assert client.ask(body=content[:-2] + scan * 20 + content[-2:]).status == 200
+
+
 def test_a_picture_that_is_none(place: Path, client: Client) -> None:
     good = (place / "photos" / "red" / "00.jpg").read_bytes()
     alone = client.ask(body=good[:300])
@@ -118,6 +131,7 @@ def test_too_much_at_once(place: Path, client: Client) -> None:
         ("top=x", "top='x' is not a number"),
         ("topp=3", "did you mean 'top'"),
         ("top=3&top=4", "'top' is there twice"),
+        ("top=1" + "0" * 400, "too large"),
         ("coverage=1.5", "coverage=1.5 must be in (0, 1)"),
         ("unknown=nan", "unknown=nan must be"),
         ("coverage=0.9", "needs held-out images"),
@@ -167,6 +181,8 @@ def test_metrics_count_what_was_answered(place: Path) -> None:
         client.ask(body=b"x")
         client.ask("/nowhere/1")
         client.ask("/nowhere/2")
+        client.ask("/classify/")
+        client.ask("/nowhere/3", bytes(2**25 + 1))
         answer = client.ask("/metrics")
     text = check(answer, "/metrics", "get").decode()
     samples = {
@@ -178,7 +194,9 @@ def test_metrics_count_what_was_answered(place: Path) -> None:
     assert samples["vit_unreadable_total",] == 1
     assert samples["vit_requests_total", "/classify", "200"] == 3
     assert samples["vit_requests_total", "/classify", "400"] == 1
-    assert samples["vit_requests_total", "", "404"] == 2
+    assert samples["vit_requests_total", "", "404"] == 3
+    assert samples["vit_requests_total", "", "413"] == 1
+    assert "nowhere" not in text
     assert samples["vit_classify_seconds_count",] == 4
     assert samples["vit_queue_pictures",] == 0 and samples["vit_queue_limit",] == 64
 

@@ -240,6 +240,12 @@ def test_a_slow_sender_is_left(client: Client, parts: list[bytes]) -> None:
     assert client.ask("/health").status == 200
 
 
+def test_a_body_that_comes_after_the_answer_leaves_no_open_connection(client: Client) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
+    answer, is_closed = raw(client, head, bytes(10), pause=0.2)
+    assert answer.startswith(b"HTTP/1.1 200") and is_closed
+
+
 def test_a_slow_answer_is_waited_for(place: Path, content: bytes) -> None:
     with served(
         place / "model", "--read-timeout", "0.3", "--batch", "2", "--wait-ms", "900"

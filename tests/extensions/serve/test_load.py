@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +112,25 @@ def test_an_error_of_the_model_is_said(place: Path, capsys: pytest.CaptureFixtur
     assert "a request failed: RuntimeError: no memory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", (signal.SIGTERM, signal.SIGINT))
-def test_a_signal_lets_requests_in_hand_end(place: Path, number: int) -> None:
+@contextmanager
+def process(place: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+    """`vit serve` in a process of its own."""
     environment = {**os.environ, "VIT_TOKEN": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "vit", "serve", str(place / "model"), "--port", "0"]
-    command += ["--batch", "3", "--wait-ms", "1500"]  # so that an answer takes this long
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
-    ) as process:
-        assert process.stdout and process.stderr
-        line = process.stdout.readline()
-        client = Client(int(line.split(":")[3].partition("/")[0]))
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, *options], env=environment, **pipes) as started:
+        try:
+            assert started.stdout
+            line = started.stdout.readline()
+            yield started, Client(int(line.split(":")[3].partition("/")[0]))
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize("number", (signal.SIGTERM, signal.SIGINT))
+def test_a_signal_lets_requests_in_hand_end(place: Path, number: int) -> None:
+    # so that an answer takes this long
+    with process(place, "--batch", "3", "--wait-ms", "1500") as (server, client):
         answers: list[Any] = []
         asking = threading.Thread(
             target=lambda: answers.append(client.ask(body=contents(place)[0])), daemon=True
@@ -128,14 +138,30 @@ def test_a_signal_lets_requests_in_hand_end(place: Path, number: int) -> None:
         asking.start()
         while b"vit_queue_pictures 1.0" not in client.ask("/metrics").body:
             time.sleep(0.02)
-        process.send_signal(number)
+        server.send_signal(number)
         asking.join(10)
-        assert process.wait(10) == 128 + number
-        error = process.stderr.read()
+        assert server.wait(10) == 128 + number
+        assert server.stderr
+        error = server.stderr.read()
     assert json.loads(answers[0].body)[0]["top"] and answers[0].status == 200
     assert "Traceback" not in error and error.endswith("vit: stopped\n")
     with pytest.raises(ConnectionError):
         client.ask("/health")
+
+
+def test_a_signal_ends_it_whoever_does_not_read(place: Path) -> None:
+    with process(place, "--drain", "1") as (server, client), ExitStack() as stack:
+        request = b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(3):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", client.port))
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.sendall(request * 3000)
+        time.sleep(3)  # until its buffers are full
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(15) == 143
 
 
 def test_what_takes_longer_than_the_drain_is_left(place: Path) -> None:

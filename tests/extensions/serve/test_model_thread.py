@@ -140,6 +140,24 @@ def test_an_error_of_the_model_reaches_all_images_of_the_batch(tmp_path: Path) -
             future.result()
 
 
+def test_an_image_without_an_answer_leaves_the_others_theirs(tmp_path: Path) -> None:
+    classifier = vit.load(saved(tmp_path))
+    outputs = classifier.outputs
+
+    def overflowing(pixels: torch.Tensor, **asked: bool) -> Any:
+        logits, features = outputs(pixels, **asked)
+        change = torch.zeros(len(logits), 1).index_fill(0, torch.tensor(1), torch.inf)
+        return logits + change, features
+
+    classifier.outputs = overflowing  # type: ignore[method-assign]
+    thread, options = ModelThread(classifier, batch=3, wait=0.2), PredictOptions().of(classifier)
+    pixels = torch.zeros(3, 16, 16, dtype=torch.uint8)
+    first, second, third = [thread.predict(pixels, options) for _ in range(3)]
+    with pytest.raises(UserError, match="not finite"):
+        second.result()
+    assert first.result().label == third.result().label
+
+
 def test_a_cancelled_image_is_left_out(tmp_path: Path) -> None:
     classifier = vit.load(saved(tmp_path))
     thread, options = ModelThread(classifier), PredictOptions().of(classifier)

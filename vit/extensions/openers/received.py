@@ -7,6 +7,8 @@ from vit.extensions.openers.phone_photos import kind_of_photo
 
 PHOTOS = (JPEG, PNG, b"GIF8", b"BM", b"II*\0", b"MM\0*")
 """First bytes of JPEG, PNG, GIF, BMP and TIFF."""
+SCAN, MAX_SCANS = b"\xff\xda", 100
+"""Marker of a scan of a JPEG, each decoded over the whole image; photos have 1 to 20."""
 ARRAY = b"\x93NUMPY"
 
 
@@ -16,9 +18,12 @@ def open_received(content: NamedBytes, channels: int | None) -> Any:
     Raises ImageError as `open_input`, and for formats that are none of photos, or of arrays for a
     model with `channels`.
     """
-    is_photo = content.startswith(PHOTOS) or content[8:12] == b"WEBP"
+    is_webp = content.startswith(b"RIFF") and content[8:12] == b"WEBP"
+    is_photo = content.startswith(PHOTOS) or is_webp
     is_array = channels is not None and content.startswith(ARRAY)
     if content and not (is_photo or is_array or kind_of_photo(content[:64])):
         kinds = "JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC, AVIF or JPEG XL"
         raise ImageError(f"{content.name}: not a file of {kinds}")
+    if content.startswith(JPEG) and content.count(SCAN) > MAX_SCANS:
+        raise ImageError(f"{content.name}: a JPEG of more than {MAX_SCANS} scans; save it again")
     return open_input(content, channels)

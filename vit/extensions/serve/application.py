@@ -91,7 +91,7 @@ class Service:
     async def _classify(self, request: Request) -> Response:
         try:
             options = self._asked(tuple(request.query_params.multi_items()))
-        except UserError as error:
+        except (UserError, OverflowError) as error:  # the latter of numbers with many digits
             raise HTTPException(400, str(error)) from error
         with self.metrics.seconds.time(), self._taken(1):
             pictures = await self._pictures(request)
@@ -115,15 +115,18 @@ class Service:
         return prediction.row(picture.name)
 
     async def _explain(self, request: Request) -> Response:
-        if self._glance is None:
+        if (glance := self._glance) is None:
             raise HTTPException(404, "this model has no picture of what it looks at")
+
+        def drawn(image: Any) -> Any:
+            # A reader waits with the image, so that no more are open than there are readers.
+            return self._model.thread.submit(_drawn, self._classifier, glance[1], image).result()
+
         with self._taken(1):
             picture, *others = await self._pictures(request)
             if others:
                 raise HTTPException(400, f"{len(others) + 1} pictures; send one")
-            image = await self._read(picture, lambda image: image)
-            draw = self._model.thread.submit(_drawn, self._classifier, self._glance[1], image)
-            look = await _unless_gone(request, asyncio.wrap_future(draw))
+            look = await _unless_gone(request, self._read(picture, drawn))
         look.save(file := io.BytesIO(), "png")
         return Response(file.getvalue(), media_type="image/png")
 
@@ -139,7 +142,7 @@ class Service:
 
     async def _pictures(self, request: Request) -> list[NamedBytes]:
         """The pictures of a request, at least one, in memory. Raises HTTPException."""
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             return [NamedBytes(await request.body(), "picture")]
         form = await request.form(max_files=self._limits.queue, max_fields=0)
         files: Any = [file for _, file in form.multi_items()]

@@ -1,10 +1,13 @@
 """`vit serve`: answers of a finished model in a browser and over HTTP."""
 
 import argparse
+import ctypes
+import logging
 import os
 import re
 import socket
 import ssl
+import sys
 import warnings
 from functools import partial
 from ipaddress import ip_address
@@ -12,8 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from vit import signals
 from vit.cli.arguments import OneLineParser, add_engine, asked_device, chosen_device, whole_number
 from vit.cli.arguments import number as seconds
+from vit.cli.process import M_TRIM_THRESHOLD
 from vit.console import say
 from vit.errors import UserError, needed
 from vit.hardware import memory_field
@@ -68,6 +73,9 @@ def run(args: list[str]) -> int:
     """Answers until a signal ends it."""
     options = parser().parse_args(args)
     needed("uvicorn", "serve")
+    logging.disable(logging.ERROR)  # of libraries, about what clients send
+    if sys.platform == "linux":  # memory of a large picture returns to the system
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**26)
     options.token = _token(options.token_file)
     files = options.ssl_certfile or "", options.ssl_keyfile
     try:
@@ -86,7 +94,11 @@ def run(args: list[str]) -> int:
         host = "localhost" if ip_address(host).is_unspecified else host
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         print(f"ready: {scheme}://{place}/ (Ctrl-C ends it)", flush=True)
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        except signals.Stopped as stop:  # not to wait for a picture that takes long
+            say("vit: stopped")
+            signals.end_at_once(128 + stop.number)
     return 0
 
 
@@ -98,7 +110,7 @@ def _server(options: argparse.Namespace) -> Any:
     from vit.extensions.serve.application import Service
     from vit.extensions.serve.guard import Guard
     from vit.extensions.serve.model_thread import ModelThread
-    from vit.extensions.serve.protocol import TimedProtocol
+    from vit.extensions.serve.protocol import Server, TimedProtocol
     from vit.inference.classifier import load
 
     warnings.simplefilter("ignore")  # readers at the same time would change the filters in turns
@@ -110,22 +122,25 @@ def _server(options: argparse.Namespace) -> Any:
     options.threads = options.threads or torch.get_num_threads()
     model = ModelThread(classifier, options.batch, options.wait_ms / 1000, options.threads)
     model.warm_up()
-    memory = (memory_field("/proc/self/status", "VmRSS") or 0) / 2**30
-    say(
-        f"{classifier.runtime or 'PyTorch'} on {device}, batches of {options.batch}; memory: "
-        f"{memory:.1f} GB, up to {options.queue * options.max_bytes / 2**30:.1f} GB for requests"
-    )
+    used = memory_field("/proc/self/status", "VmRSS") or 0
+    most = used + 2 * options.queue * options.max_bytes  # a form, and its parts
+    memory = f"memory: {used / 2**30:.1f} GB, with requests up to {most / 2**30:.1f} GB"
+    say(f"{classifier.runtime or 'PyTorch'} on {device}, batches of {options.batch}; {memory}")
     service = Service(model, options)
     config = uvicorn.Config(
         Guard(service.application, options, service.metrics.add_request),
         http=partial(TimedProtocol, read_timeout=options.read_timeout),  # pyright: ignore
-        **{"ws": "none", "lifespan": "off", "access_log": False, "log_level": "critical"},
-        **{"log_config": None, "server_header": False, "proxy_headers": False},
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=options.drain,
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def _host(text: str) -> str:
@@ -135,7 +150,11 @@ def _host(text: str) -> str:
 
 def _token(file: str | None) -> str:
     """The token of a file, or of VIT_TOKEN. UserError for an empty file, and for odd characters."""
-    token = os.environ.get("VIT_TOKEN", "") if file is None else Path(file).expanduser().read_text()
+    token = (
+        os.environ.get("VIT_TOKEN", "")
+        if file is None
+        else Path(file).expanduser().read_text(errors="replace")
+    )
     if not re.fullmatch("[!-~]+" if file else "[!-~]*", token.strip()):
         place = "VIT_TOKEN" if file is None else f"--token-file {file}"
         raise UserError(f"{place} has no token of letters, digits and signs without blanks")

@@ -5,8 +5,10 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from vit.extensions.serve.guard import OPEN
 from vit.inference.answers import Prediction
 
+PATHS = (*OPEN, "/classify", "/explain", "/metrics", "/openapi.json")
 MAX_CLASSES = 100
 """Classes that are counted by name; each is a time series of its own."""
 
@@ -35,7 +37,7 @@ class Metrics:
 
     def add_request(self, path: str, status: int) -> None:
         """Counts a request; paths that the server has not are one."""
-        self._requests.labels(path if status not in (404, 403) else "", status).inc()
+        self._requests.labels(path if path in PATHS else "", status).inc()
 
     def add(self, prediction: Prediction) -> None:
         """Counts the most probable class, and whether the image is of none of them."""

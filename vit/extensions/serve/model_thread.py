@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from torch import Tensor
 from vit.inference.answers import Prediction, PredictOptions
 from vit.inference.classifier import Classifier
 
+Outputs = tuple[Tensor, Tensor | None]
+"""Logits `b k`, and features `b d` if an option compares them."""
 Picture = tuple[Tensor, PredictOptions, Future[Prediction]]
 """An image `c h w`, as Preprocess cuts it, with its options and its prediction to come."""
 
@@ -56,21 +60,25 @@ class ModelThread:
             picture = self._waiting.popleft()
             if picture[2].set_running_or_notify_cancel():
                 pictures.append(picture)
-        if not pictures:  # those of this call were in the batch before
-            return
-        try:
-            for (*_, future), answer in zip(pictures, self._predictions(pictures), strict=True):
-                future.set_result(answer)
-        except Exception as error:
-            for *_, future in pictures:
-                future.set_exception(error)
+        if pictures:  # else those of this call were in the batch before
+            outputs: Future[Outputs] = Future()
+            _settle(outputs, lambda: self._outputs(pictures))
+            for i, (_, options, future) in enumerate(pictures):
+                _settle(future, lambda i=i, o=options: self._prediction(outputs.result(), i, o))
 
-    def _predictions(self, pictures: list[Picture]) -> list[Prediction]:
+    def _outputs(self, pictures: list[Picture]) -> Outputs:
         pixels, asked, _ = zip(*pictures, strict=True)
         needs_features = any(options.compares_features for options in asked)
-        logits, features = self.classifier.outputs(torch.stack(pixels), features=needs_features)
-        results = []
-        for i, options in enumerate(asked):
-            vectors = None if features is None else features[i : i + 1]
-            results += self.classifier.ranked(logits[i : i + 1], vectors, options)
-        return results
+        return self.classifier.outputs(torch.stack(pixels), features=needs_features)
+
+    def _prediction(self, outputs: Outputs, i: int, options: PredictOptions) -> Prediction:
+        logits, features = (each if each is None else each[i : i + 1] for each in outputs)
+        assert logits is not None
+        return self.classifier.ranked(logits, features, options)[0]
+
+
+def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
+    try:
+        future.set_result(function())
+    except Exception as error:
+        future.set_exception(error)

@@ -1,9 +1,11 @@
 """HTTP/1.1 of uvicorn, for requests that arrive in time."""
 
 from asyncio import TimerHandle, Transport
+from socket import socket
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
@@ -28,8 +30,10 @@ class TimedProtocol(H11Protocol):
         self._set_timer()  # the next request of a pipeline
 
     def _set_timer(self) -> None:
-        begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
-        if not begun and self.conn.their_state is not h11.SEND_BODY:
+        begun, has_timer = self.conn.trailing_data[0], self.timeout_keep_alive_task is not None
+        is_idle = self.cycle is None or self.cycle.response_complete
+        waits = self.conn.their_state is h11.IDLE and (begun or (is_idle and not has_timer))
+        if not waits and self.conn.their_state is not h11.SEND_BODY:
             self._timer = self._timer and self._timer.cancel()
         elif self._timer is None:
             self._timer = self.loop.call_later(self._seconds, self._end)
@@ -39,3 +43,13 @@ class TimedProtocol(H11Protocol):
             late = h11.Response(status_code=408, headers=[("connection", "close")])
             self.transport.writelines(map(self.conn.send, (late, h11.EndOfMessage())))
         self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server that ends, after its graceful time, also the connections of clients that read
+    nothing."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
