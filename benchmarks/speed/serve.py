@@ -17,8 +17,10 @@ Rows of parts that are not measured stay. The tables are in docs/serve.md, by se
 """
 
 import argparse
+import json
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +30,7 @@ import torch
 
 import vit
 from benchmarks.lib.harness import (
+    Rows,
     Times,
     arguments,
     commit,
@@ -39,7 +42,6 @@ from benchmarks.lib.harness import (
     save,
     target,
 )
-from benchmarks.lib.pages import load as read
 from benchmarks.lib.servers import FILES, OPENVINO, PLAIN, TORCH, Server, started
 from benchmarks.speed import serve_checks
 from benchmarks.speed.threads import busy_seconds
@@ -57,16 +59,19 @@ class Turn(NamedTuple):
     milliseconds: list[float]
     seconds: float
     cpu_seconds: float
+    """Of the server for each request."""
     others: float
     """Cores that other processes used, the clients among them."""
 
 
 def turn(server: Server, clients: int, pictures: Sequence[bytes], seconds: float) -> Turn:
     """One server under load."""
-    used, busy = server.cpu_seconds(), busy_seconds() or 0.0
+    used, busy, start = server.cpu_seconds(), busy_seconds() or 0.0, time.perf_counter()
     milliseconds, seconds = load(server.port, clients, pictures, seconds)
     used, busy = server.cpu_seconds() - used, (busy_seconds() or 0.0) - busy
-    return Turn(milliseconds, seconds, used, (busy - used) / seconds)
+    others = (busy - used) / (time.perf_counter() - start)
+    # Each client's first request is not timed, but computed.
+    return Turn(milliseconds, seconds, used / (len(milliseconds) + clients), others)
 
 
 def row(turns: Sequence[Turn], base: Sequence[Turn]) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def row(turns: Sequence[Turn], base: Sequence[Turn]) -> dict[str, Any]:
     )
     result: dict[str, Any] = figures(values, sum(each.seconds for each in turns))
     result |= {"per_second": 1 / times.median, "requests": len(values), "rounds": len(turns)}
-    result["cpu_ms"] = 1000 * sum(each.cpu_seconds for each in turns) / len(values)
+    result["cpu_ms"] = 1000 * statistics.mean(each.cpu_seconds for each in turns)
     result["others"] = statistics.mean(each.others for each in turns)
     return result | ratio(times.ratios(others))
 
@@ -137,7 +142,7 @@ def prepare(folder: Path, weights: Path) -> None:
     for place, side in ((folder, 224), (folder / "small", 56)):
         torch.manual_seed(0)
         model = vit.create_model(pretrained=weights, num_classes=10, image_size=side)
-        torch.nn.init.normal_(model.get_submodule("head").weight, std=0.02)
+        torch.nn.init.normal_(model.get_parameter("head.weight"), std=0.02)
         vit.save(model, place / "model", [f"class {number}" for number in range(10)])
         vit.export(place / "model", place / "model.xml")
 
@@ -162,16 +167,18 @@ def main() -> None:
     path = target(options, name)
     content = document("serve", [], threads=options.threads, seconds=options.seconds)
     content["versions"] |= installed("openvino", "starlette", "uvicorn")
-    old = read(name) if path and path.is_file() else {"rows": []}
-    rows = [each for each in old["rows"] if each["part"] not in options.parts]
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), options.weights)
         for part in options.parts:
+            rows: Rows = []
             for result in PARTS[part](Path(folder), options):
                 rows.append({"part": part, "commit": commit(), **result})
                 print(rows[-1], flush=True)
-            save({**content, "rows": rows}, path)
-    publish({**content, "rows": rows}, options, name)
+            if path and path.is_file():
+                content["rows"] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+            content["rows"] = [row for row in content["rows"] if row["part"] != part] + rows
+            save(content, path)
+    publish(content, options, name)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,13 @@ CLIENTS = 8
 def equal(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of a pass over photos against those of `vit classify --json`, digit by digit."""
     photos = options.files[: options.photos_compared]
+    rows_of: dict[str, list[Rows]] = {}
     for name, model in FILES.items():
-        command = [sys.executable, "-m", "vit", "classify", folder / model, *photos, "--json"]
-        text, _ = timed(command, env=environment(options.threads))
-        wanted = [row["top"] for row in json.loads(text, parse_float=str)]
+        if model not in rows_of:
+            command = [sys.executable, "-m", "vit", "classify", folder / model, *photos, "--json"]
+            text, _ = timed(command, env=environment(options.threads))
+            rows_of[model] = [row["top"] for row in json.loads(text, parse_float=str)]
+        wanted = rows_of[model]
         for batch in (1,) if name == PLAIN else (1, 8):
             size = () if name == PLAIN else ("--batch", str(batch))
             with started(name, folder, options.threads, *size) as server:
@@ -53,7 +56,7 @@ def ask(port: int, picture: bytes) -> bytes:
 
 
 def difference(top: Rows, wanted: Rows) -> float:
-    """Largest difference of a class's probability in both; 0.0 where only one names it."""
+    """Largest difference of the probability of a class that both name."""
     one, other = ({t["class"]: float(t["probability"]) for t in each} for each in (top, wanted))
     return max(abs(one[name] - other[name]) for name in one.keys() & other)
 
@@ -62,11 +65,11 @@ def memory(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]
     """Memory of the server by the requests that it has answered."""
     for name in (TORCH, OPENVINO):
         with started(name, folder / "small", options.threads) as server:
-            sizes, count = {0: server.memory()}, 0
+            sizes, count = [(0, server.memory())], 0
             for limit in options.requests:
                 while count < limit:
                     count += CLIENTS + len(load(server.port, CLIENTS, options.pictures, 5.0)[0])
-                sizes[count] = server.memory()
+                sizes.append((count, server.memory()))
         yield {"server": name, "clients": CLIENTS, "bytes": sizes}
 
 
