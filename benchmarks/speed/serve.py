@@ -8,9 +8,9 @@ own on --threads; all are up, and take turns under the load of clients in this p
 the machine's cores with it and ask again when they are answered. Parts:
 
 load    requests per second of `vit serve` with PyTorch and OpenVINO, and of the function
-batch   the same of `vit serve --batch` 1, 4 and 8
+batch   the same of `vit serve --batch` 1, 4 and 8 with PyTorch
 equal   rows of photos against those of `vit classify --json`
-memory  of the server over 10,000 requests, with the same model at 56 pixels
+memory  of the server with PyTorch over 10,000 requests, with the same model at 56 pixels
 end     answers to 32 clients while SIGTERM ends the server
 
 Rows of parts that are not measured stay. The tables are in docs/serve.md, by serve_page.py.
@@ -42,7 +42,7 @@ from benchmarks.lib.harness import (
     save,
     target,
 )
-from benchmarks.lib.servers import FILES, OPENVINO, PLAIN, TORCH, Server, started
+from benchmarks.lib.servers import FILES, PLAIN, TORCH, Server, started
 from benchmarks.speed import serve_checks
 from benchmarks.speed.threads import busy_seconds
 from vit.extensions.compute.serve_load import figures, load
@@ -114,18 +114,15 @@ def loads(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 
 def batches(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Sizes of batches."""
-    for name in (TORCH, OPENVINO):
-        with ExitStack() as stack:
-            servers = {
-                size: stack.enter_context(
-                    started(name, folder, options.threads, "--batch", str(size))
-                )
-                for size in BATCHES
-            }
-            several = [count for count in options.clients if count > 1]
-            for size, count, result in in_turns(servers, several, 1, options):
-                yield {"server": name, "batch": size, "clients": count, **result}
+    """Sizes of batches in PyTorch."""
+    with ExitStack() as stack:
+        servers = {
+            size: stack.enter_context(started(TORCH, folder, options.threads, "--batch", str(size)))
+            for size in BATCHES
+        }
+        several = [count for count in options.clients if count > 1]
+        for size, count, result in in_turns(servers, several, 1, options):
+            yield {"server": TORCH, "batch": size, "clients": count, **result}
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[dict[str, Any]]]] = {

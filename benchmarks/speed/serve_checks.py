@@ -63,14 +63,14 @@ def difference(top: Rows, wanted: Rows) -> float:
 
 def memory(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Memory of the server by the requests that it has answered."""
-    for name in (TORCH, OPENVINO):
-        with started(name, folder / "small", options.threads) as server:
-            sizes, count = [(0, server.memory())], 0
-            for limit in options.requests:
-                while count < limit:
-                    count += CLIENTS + len(load(server.port, CLIENTS, options.pictures, 5.0)[0])
-                sizes.append((count, server.memory()))
-        yield {"server": name, "clients": CLIENTS, "bytes": sizes}
+    with started(TORCH, folder / "small", options.threads) as server:
+        sizes, count = [(0, server.memory())], 0
+        for limit in options.requests:
+            while count < limit:
+                count += CLIENTS + len(load(server.port, CLIENTS, options.pictures, 5.0)[0])
+            sizes.append((count, server.memory()))
+            print(f"{sizes[-1][1] / 2**20:.0f} MiB after {count:,}", flush=True)
+    yield {"server": TORCH, "clients": CLIENTS, "bytes": sizes}
 
 
 def end(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
