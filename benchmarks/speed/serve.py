@@ -10,7 +10,7 @@ the machine's cores with it and ask again when they are answered. Parts:
 load    requests per second of `vit serve` with PyTorch and OpenVINO, and of the function
 batch   the same of `vit serve --batch` 1, 4 and 8 with PyTorch
 equal   rows of photos against those of `vit classify --json`
-memory  of the server with PyTorch over 10,000 requests, with the same model at 56 pixels
+memory  of the server with PyTorch over 10,000 requests, with the same model at 28 pixels and small photos
 end     answers to 32 clients while SIGTERM ends the server
 
 Rows of parts that are not measured stay. The tables are in docs/serve.md, by serve_page.py.
@@ -20,7 +20,6 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -66,12 +65,10 @@ class Turn(NamedTuple):
 
 def turn(server: Server, clients: int, pictures: Sequence[bytes], seconds: float) -> Turn:
     """One server under load."""
-    used, busy, start = server.cpu_seconds(), busy_seconds() or 0.0, time.perf_counter()
+    used, busy = server.cpu_seconds(), busy_seconds() or 0.0
     milliseconds, seconds = load(server.port, clients, pictures, seconds)
     used, busy = server.cpu_seconds() - used, (busy_seconds() or 0.0) - busy
-    others = (busy - used) / (time.perf_counter() - start)
-    # Each client's first request is not timed, but computed.
-    return Turn(milliseconds, seconds, used / (len(milliseconds) + clients), others)
+    return Turn(milliseconds, seconds, used / len(milliseconds), (busy - used) / seconds)
 
 
 def row(turns: Sequence[Turn], base: Sequence[Turn]) -> dict[str, Any]:
@@ -134,14 +131,14 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[dict[str, Any]]]]
 }
 
 
-def prepare(folder: Path, weights: Path) -> None:
-    """FOLDER/model and model.xml, and in FOLDER/small both at 56 pixels."""
-    for place, side in ((folder, 224), (folder / "small", 56)):
+def prepare(folder: Path, weights: Path, side: int) -> None:
+    """FOLDER/model and model.xml, and FOLDER/small/model at 28 pixels."""
+    for place, pixels in ((folder, side), (folder / "small", 28)):
         torch.manual_seed(0)
-        model = vit.create_model(pretrained=weights, num_classes=10, image_size=side)
+        model = vit.create_model(pretrained=weights, num_classes=10, image_size=pixels)
         torch.nn.init.normal_(model.get_parameter("head.weight"), std=0.02)
         vit.save(model, place / "model", [f"class {number}" for number in range(10)])
-        vit.export(place / "model", place / "model.xml")
+    vit.export(folder / "model", folder / "model.xml")
 
 
 def main() -> None:
@@ -150,6 +147,7 @@ def main() -> None:
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     add("--clients", nargs="+", type=int, default=[1, 8, 32], metavar="N")
+    add("--pixels", type=int, default=224, help="side of what the model sees; default 224")
     add("--threads", type=int, default=available_cores(), help="default: one per core")
     add("--seconds", type=float, default=4.0, help="of a turn; default 4")
     add("--requests", nargs="+", type=int, default=[1000, 10000], metavar="N")
@@ -164,12 +162,13 @@ def main() -> None:
     path = target(options, name)
     content = document("serve", [], threads=options.threads, seconds=options.seconds)
     content["versions"] |= installed("openvino", "starlette", "uvicorn")
+    measured = {"commit": commit(), "pixels": options.pixels}
     with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder), options.weights)
+        prepare(Path(folder), options.weights, options.pixels)
         for part in options.parts:
             rows: Rows = []
             for result in PARTS[part](Path(folder), options):
-                rows.append({"part": part, "commit": commit(), **result})
+                rows.append({"part": part, **measured, **result})
                 print(rows[-1], flush=True)
             if path and path.is_file():
                 content["rows"] = json.loads(path.read_text(encoding="utf-8"))["rows"]

@@ -2,6 +2,7 @@
 
 import argparse
 import http.client
+import io
 import json
 import sys
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from benchmarks.lib.harness import Rows, timed
 from benchmarks.lib.servers import FILES, OPENVINO, PLAIN, TORCH, Server, environment, started
@@ -63,14 +66,23 @@ def difference(top: Rows, wanted: Rows) -> float:
 
 def memory(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Memory of the server by the requests that it has answered."""
+    photos = list(map(reduced, options.pictures))
     with started(TORCH, folder / "small", options.threads) as server:
         sizes, count = [(0, server.memory())], 0
         for limit in options.requests:
             while count < limit:
-                count += CLIENTS + len(load(server.port, CLIENTS, options.pictures, 5.0)[0])
+                count += len(load(server.port, CLIENTS, photos, 5.0)[0])
             sizes.append((count, server.memory()))
             print(f"{sizes[-1][1] / 2**20:.0f} MiB after {count:,}", flush=True)
     yield {"server": TORCH, "clients": CLIENTS, "bytes": sizes}
+
+
+def reduced(photo: bytes) -> bytes:
+    """A JPEG of at most 64 pixels."""
+    image = Image.open(io.BytesIO(photo)).convert("RGB")
+    image.thumbnail((64, 64))
+    image.save(file := io.BytesIO(), "JPEG")
+    return file.getvalue()
 
 
 def end(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -20,13 +20,13 @@ import vit
 
 
 def application(folder: str) -> Starlette:
-    """POST /classify for a picture; the model is in a model directory, with 224 pixels of 256."""
+    """POST /classify for a picture; the model is in a model directory."""
     classifier = vit.load(folder)
     model, steps, classes = classifier.model, classifier.preprocess, classifier.classes
     transforms: Any = v2.Compose(
         [
-            v2.Resize(256, v2.InterpolationMode.BICUBIC),
-            v2.CenterCrop(224),
+            v2.Resize(min(steps.resized), v2.InterpolationMode.BICUBIC),
+            v2.CenterCrop(steps.image_size),
             v2.PILToTensor(),
             v2.ToDtype(torch.float32, scale=True),
             v2.Normalize(steps.mean, steps.std),

@@ -19,7 +19,7 @@ from vit.errors import UserError
 from vit.hardware import hardware, versions
 
 SECONDS = 6.0
-"""Length of each measurement, after one request of each client."""
+"""Length of each measurement, until the last answer to what was asked then."""
 SIDES = (500, 375)
 """Width and height of the picture, those of ImageNet's photos."""
 
@@ -63,7 +63,7 @@ def serve_bench(model: str, clients: Sequence[int], options: Sequence[str] = ())
 def load(
     port: int, clients: int, pictures: Sequence[bytes], seconds: float = SECONDS
 ) -> tuple[list[float], float]:
-    """Milliseconds of all answers to clients that ask in turn for each picture, and the seconds
+    """Milliseconds of all answers to clients that ask for the pictures in turn, and the seconds
     until the last one. UserError for a status that is not 200."""
     milliseconds: list[float] = []
     turns, ends = itertools.cycle(pictures), threading.Event()
@@ -80,7 +80,6 @@ def load(
 
     def client() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        ask(connection)
         begins.wait()
         while not ends.is_set():
             milliseconds.append(ask(connection))
