@@ -10,7 +10,7 @@ the machine's cores with it and ask again when they are answered. Parts:
 load    requests per second of `vit serve` with PyTorch and OpenVINO, and of the function
 batch   the same of `vit serve --batch` 1, 4 and 8 with PyTorch
 equal   rows of photos against those of `vit classify --json`
-memory  of the server with PyTorch over 10,000 requests, with the same model at 28 pixels and small photos
+memory  of the server with PyTorch over 10,000 requests, at 28 pixels and with small photos
 end     answers to 32 clients while SIGTERM ends the server
 
 Rows of parts that are not measured stay. The tables are in docs/serve.md, by serve_page.py.

@@ -29,13 +29,15 @@ def about(content: dict[str, Any]) -> str:
     low, high = min(row["others"] for row in rows), max(row["others"] for row in rows)
     rounds, commits = rows[0]["rounds"], sorted({row["commit"] for row in content["rows"]})
     return fill(
-        f"ViT-S/14 at 224 pixels with a head of ten random classes, float32, on {machine['cpu']} "
-        f"({machine['cores']} cores), {content['date']}, commit {', '.join(commits)}, {names}. "
-        f"PyTorch has {content['threads']} thread, OpenVINO its default, all cores. Clients ask "
-        f"for 40 photos, on the same machine; servers take turns of {content['seconds']:.0f} s, "
-        f"{rounds} rounds. The machine also had other work: processes other than the server "
-        f"used {low:.1f} to {high:.1f} cores, clients included. So compare the ratios (median and "
-        "range of the rounds) and CPU times, not the requests per second.",
+        f"ViT-S/14 at {rows[0]['pixels']} pixels with a head of ten random classes, float32, on "
+        f"{machine['cpu']} ({machine['cores']} cores), {content['date']}, commit "
+        f"{', '.join(commits)}, {names}. PyTorch has {content['threads']} thread, OpenVINO all "
+        f"cores. The plain function reads the body, decodes, computes and answers within one "
+        "`async def` of Starlette, with torchvision's transforms. Clients, on the same machine, "
+        f"ask for 40 photos in turn; servers take turns of {content['seconds']:.0f} s, {rounds} "
+        f"rounds. Other processes, clients included, used {low:.1f} to {high:.1f} cores meanwhile: "
+        "compare ratios over the first row of the same clients (median and range of the rounds) "
+        "and CPU times, not requests per second.",
         110,
     )
 
@@ -60,7 +62,8 @@ def checks(equal: Rows, memory: Rows, end: Rows) -> str:
         others = sum(met.values()) - met["200"] - met["refused"]
         lines.append((row["server"], met["200"], met["refused"], others, row["status"]))
     head = ("SIGTERM with 32 clients", "answered 200 afterwards", "refused", "cut off", "status")
-    return "\n\n".join([*parts, table(head, lines)])
+    note = "Memory: 8 clients, photos of 64 pixels, the model at 28 pixels with 4 patches."
+    return "\n\n".join([*parts, note, table(head, lines)])
 
 
 def text(content: dict[str, Any]) -> str:
