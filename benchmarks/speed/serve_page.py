@@ -42,45 +42,57 @@ def about(content: dict[str, Any]) -> str:
     )
 
 
-def checks(equal: Rows, memory: Rows, end: Rows) -> str:
-    """Equal answers, memory, and the end by SIGTERM."""
+def loads(rows: Rows) -> str:
+    """Servers under load."""
     lines = []
-    for row in equal:
+    for row in rows:
+        name = row["server"] + (f", --batch {row['batch']}" if "batch" in row else "")
+        lines.append((row["clients"], name, *measured(row)))
+    return table(("clients", "server", *HEAD), lines)
+
+
+def equal(rows: Rows) -> str:
+    """Answers against those of `vit classify`."""
+    lines = []
+    for row in rows:
         name = row["server"] + (f", --batch {row['batch']}" if row["batch"] > 1 else "")
         same = f"{row['identical']} of {row['photos']}"
         lines.append((name, same, f"{row['difference']:.0e}" if row["difference"] else "0"))
     head = ("server", "photos with the digits of `vit classify --json`", "largest difference")
-    parts = [table(head, lines)]
+    return table(head, lines)
+
+
+def memory(rows: Rows) -> str:
+    """Memory after requests."""
+    texts = []
+    for row in rows:
+        sizes = [f"{size / 2**20:,.0f} after {count:,}" for count, size in row["bytes"]]
+        texts.append(f"Resident MiB of {row['server']} by requests: {', '.join(sizes)}")
+    about = "(8 clients, photos of 64 pixels, the model at 28 pixels)."
+    return fill(f"{'; '.join(texts)} {about}", 110)
+
+
+def end(rows: Rows) -> str:
+    """What clients meet at SIGTERM."""
     lines = []
-    for row in memory:
-        sizes = ((f"{count:,}", f"{size / 2**20:,.0f}") for count, size in row["bytes"])
-        lines.append((row["server"], ", ".join(f"{size} after {n}" for n, size in sizes)))
-    parts.append(table(("server", "resident MiB after requests"), lines))
-    lines = []
-    for row in end:
+    for row in rows:
         met = {"200": 0, "refused": 0, **row["after"]}
         others = sum(met.values()) - met["200"] - met["refused"]
         lines.append((row["server"], met["200"], met["refused"], others, row["status"]))
-    head = ("SIGTERM with 32 clients", "answered 200 afterwards", "refused", "cut off", "status")
-    note = "Memory: 8 clients, photos of 64 pixels, the model at 28 pixels with 4 patches."
-    return "\n\n".join([*parts, note, table(head, lines)])
+    head = ("SIGTERM with 32 clients", "then answered 200", "refused", "cut off", "status")
+    return table(head, lines)
+
+
+SECTIONS = {"load": loads, "batch": loads, "equal": equal, "memory": memory, "end": end}
 
 
 def text(content: dict[str, Any]) -> str:
-    """What docs/serve.md says of a results file."""
+    """What docs/serve.md says of a results file; parts that were not measured are left out."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for row in content["rows"]:
         parts.setdefault(row["part"], []).append(row)
-    lines = [(row["clients"], row["server"], *measured(row)) for row in parts["load"]]
-    loads = table(("clients", "server", *HEAD), lines)
-    lines = [
-        (row["clients"], f"{row['server']}, --batch {row['batch']}", *measured(row))
-        for row in parts["batch"]
-    ]
-    batches = table(("clients", "server", *HEAD), lines)
-    return "\n\n".join(
-        [about(content), loads, batches, checks(parts["equal"], parts["memory"], parts["end"])]
-    )
+    shown = [write(parts[name]) for name, write in SECTIONS.items() if name in parts]
+    return "\n\n".join([about(content), *shown])
 
 
 if __name__ == "__main__":

@@ -57,4 +57,4 @@ def test_a_row_that_differs_in_one_digit_is_not_identical() -> None:
 def test_a_client_that_is_cut_off_is_told_from_one_that_is_refused() -> None:
     met = {"200": 30, "refused": 1, "IncompleteRead: cut": 1}
     rows = [{"server": "some", "after": met, "status": 143}]
-    assert "| some | 30 | 1 | 1 | 143 |" in serve_page.checks([], [], rows)
+    assert "| some | 30 | 1 | 1 | 143 |" in serve_page.end(rows)
