@@ -160,9 +160,9 @@ def main() -> None:
     options.pictures = [path.read_bytes() for path in options.files[:PHOTOS]]
     name = results_name("serve")
     path = target(options, name)
-    content = document("serve", [], threads=options.threads, seconds=options.seconds)
+    content = document("serve", [], threads=options.threads)
     content["versions"] |= installed("openvino", "starlette", "uvicorn")
-    measured = {"commit": commit(), "pixels": options.pixels}
+    measured = {"commit": commit(), "pixels": options.pixels, "seconds": options.seconds}
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), options.weights, options.pixels)
         for part in options.parts:

@@ -34,7 +34,7 @@ def about(content: dict[str, Any]) -> str:
         f"{', '.join(commits)}, {names}. PyTorch has {content['threads']} thread, OpenVINO all "
         f"cores. The plain function reads the body, decodes, computes and answers within one "
         "`async def` of Starlette, with torchvision's transforms. Clients, on the same machine, "
-        f"ask for 40 photos in turn; servers take turns of {content['seconds']:.0f} s, {rounds} "
+        f"ask for 40 photos in turn; servers take turns of a few seconds, {rounds} "
         f"rounds. Other processes, clients included, used {low:.1f} to {high:.1f} cores meanwhile: "
         "compare ratios over the first row of the same clients (median and range of the rounds) "
         "and CPU times, not requests per second.",
