@@ -2,6 +2,7 @@
 
 import http.client
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from vit.errors import UserError
 from vit.hardware import hardware, versions
 
 SECONDS = 6.0
-"""Length of each measurement, after one request of each client."""
+"""Length of each measurement, until the last answer to what was asked then."""
 SIDES = (500, 375)
 """Width and height of the picture, those of ImageNet's photos."""
 
@@ -51,7 +52,7 @@ def serve_bench(model: str, clients: Sequence[int], options: Sequence[str] = ())
             loads = []
             with Meter("measuring", len(clients) * SECONDS, "s") as meter:
                 for count in clients:
-                    loads.append(_load(port, count))
+                    loads.append({"clients": count, **figures(*load(port, count, [picture()]))})
                     meter.advance(SECONDS)
         finally:
             server.terminate()
@@ -59,15 +60,18 @@ def serve_bench(model: str, clients: Sequence[int], options: Sequence[str] = ())
     return {"model": model, "served": True, **facts, "loads": loads}
 
 
-def _load(port: int, count: int) -> dict[str, Any]:
-    """Requests of `count` clients."""
+def load(
+    port: int, clients: int, pictures: Sequence[bytes], seconds: float = SECONDS
+) -> tuple[list[float], float]:
+    """Milliseconds of all answers to clients that ask for the pictures in turn, and the seconds
+    until the last one. UserError for a status that is not 200."""
     milliseconds: list[float] = []
-    body, ends = picture(), threading.Event()
-    begins = threading.Barrier(count + 1)
+    turns, ends = itertools.cycle(pictures), threading.Event()
+    begins = threading.Barrier(clients + 1)
 
     def ask(connection: http.client.HTTPConnection) -> float:
         start = time.perf_counter()
-        connection.request("POST", "/classify", body)
+        connection.request("POST", "/classify", next(turns))
         response = connection.getresponse()
         answer = response.read()
         if response.status != 200:
@@ -76,24 +80,28 @@ def _load(port: int, count: int) -> dict[str, Any]:
 
     def client() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        ask(connection)
         begins.wait()
         while not ends.is_set():
             milliseconds.append(ask(connection))
         connection.close()
 
-    threads = [threading.Thread(target=client, daemon=True) for _ in range(count)]
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
     for thread in threads:
         thread.start()
     begins.wait()
     start = time.perf_counter()
-    time.sleep(SECONDS)
+    time.sleep(seconds)
     ends.set()
     for thread in threads:
         thread.join()
-    rate = len(milliseconds) / (time.perf_counter() - start)
+    return milliseconds, time.perf_counter() - start
+
+
+def figures(milliseconds: Sequence[float], seconds: float) -> dict[str, float]:
+    """Requests per second, and the median and 99th percentile of their milliseconds."""
     p50, p99 = np.percentile(milliseconds, (50, 99))
-    return {"clients": count, "per_second": rate, "p50_ms": float(p50), "p99_ms": float(p99)}
+    rate = len(milliseconds) / seconds
+    return {"per_second": rate, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def serve_table(report: dict[str, Any]) -> str:
