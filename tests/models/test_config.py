@@ -38,6 +38,7 @@ CHANGED = {
     "drop_path_uniform": True,
     "layer_scale": 0.1,
     "activation": "gelu",
+    "pre_norm": True,
     "layer_norm_eps": 1e-5,
     "stem_depths": (1, 2),
     "variant": {"positions": {"name": "relative", "size": [2, 2]}},

@@ -5,6 +5,7 @@ values in every parameter; timm's have one layer here, and the wide ones narrow 
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +32,7 @@ LAYOUTS = ("library", "bare, .safetensors")
 # Arguments of timm's entries that tensors show, or that change nothing.
 SHOWN_BY_TENSORS = set(
     "cls img_size patch_size embed_dim depth mlp_ratio init_values no_embed_class reg_tokens "
-    "class_token fc_norm qkv_bias dynamic_img_size embed_layer pos_embed mlp_layer".split()
+    "class_token fc_norm qkv_bias dynamic_img_size embed_layer pos_embed mlp_layer pre_norm".split()
 )
 
 
@@ -175,8 +176,10 @@ def test_the_list_has_the_arguments_that_timm_builds_with() -> None:
         gated = "mlp_layer" in arguments
         activation = arguments.pop("act_layer", "gelu")
         assert activation == ("SiLU" if gated else known.activation), name
+        eps = float(re.search("eps=(.*)[)]", arguments.pop("norm_layer", "(eps=1e-6)"))[1])
         assert set(arguments) <= SHOWN_BY_TENSORS, name
         file = described(architecture=name)
+        assert timm_families.epsilon(file, known, None) == eps, name
         assert timm_families.has_qkv_biases(file, known) == arguments.get("qkv_bias", True), name
     assert accepted > 100
 
@@ -191,7 +194,7 @@ def check_eva(name: str, known: Any, arguments: dict[str, Any]) -> None:
     rotary = timm_families.rotary_of(file, known)
     assert timm_families.rotary_of(full, known) == rotary is not None, name
     assert "eps=1e-05" in str(arguments["norm_layer"])
-    assert timm_families.epsilon(file, rotary) == 1e-5
+    assert timm_families.epsilon(file, known, rotary) == 1e-5
     for argument in SHOWN_BY_TENSORS | {"norm_layer"}:
         arguments.pop(argument, None)
     shapes = {"cls_token": (1, 1, known.width), "patch_embed.proj.weight": (known.width, 3, 16, 16)}
@@ -205,6 +208,20 @@ def test_names_of_older_versions_are_understood() -> None:
         stem = new.split(".")[0]
         if timm_families.family(stem) is not None or timm_families.is_bit(stem):
             assert timm_families.architecture_of(described(architecture=old)) == stem
+
+
+def test_the_table_of_quick_tags_is_timms_own() -> None:
+    """timm notes that weights are "natively QuickGELU", under its entries with exact GELU."""
+    import timm
+
+    noted: dict[str, set[str]] = {}
+    for name in timm.list_pretrained("*_clip_*", exclude_filters="*quickgelu*"):
+        config = timm.models.get_pretrained_cfg(name)
+        if "natively QuickGELU" in "".join(config.notes or ()):
+            entry, tag = name.split(".")
+            noted.setdefault(entry, {config.num_classes}).add(tag)
+    assert {entry: {*row} for entry, row in FAMILIES["quick"].items()} == noted
+    assert sum(len(row) - 1 for row in noted.values()) == 17
 
 
 def described_as(model: str, folder: Path, **description: Any) -> Path:
@@ -235,7 +252,7 @@ NOT_DONE: list[tuple[str, dict[str, Any], str]] = [
     *(
         ("deit_tiny_patch16_224", {argument: value}, f"{argument}={value!r}")
         for argument, value in (
-            ("act_layer", "quick_gelu"),
+            ("act_layer", "silu"),
             ("global_pool", "max"),
             ("norm_layer", "rmsnorm"),
             ("attn_layer", "diff"),

@@ -141,7 +141,8 @@ def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any],
     description = families.described(file)
     if description:
         return preparation(from_timm, description), []
-    notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
+    stated = f"activation={config.activation!r} and epsilon {config.layer_norm_eps:g}"
+    notes = [f"the file has no description: {stated} are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
         return {}, [*notes, "the file does not say how images were normalised"]
     fraction = 0.875 if config.layer_scale is None else 1.0
@@ -184,7 +185,8 @@ def _config(
         representation_size=(shapes.get("pre_logits.fc.weight") or (None,))[0],
         layer_scale=1e-5 if scaled else None,
         activation=families.activation(file, entry, shapes),
-        layer_norm_eps=families.epsilon(file, rotary),
+        layer_norm_eps=families.epsilon(file, entry, rotary),
+        pre_norm="norm_pre.weight" in shapes,
         rotary=None if rotary is None else asdict(rotary),
         stem_depths=stem_depths,
         ws_mode="timm",
