@@ -100,6 +100,8 @@ class ViTConfig:
     rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
     """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, None has
     none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
+    tower: dict[str, Any] | None = field(default=None, hash=False)
+    """An image tower that is no plain ViT: {} are Perception Encoder's parts, None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0

@@ -62,6 +62,7 @@ def recognise(file: WeightFile) -> Recognised:
         used=used | constants | beside,
         left_out={"text_model": "the text tower"} if beside else {},
         **preparation(from_huggingface, file.preprocessor, config.size),
+        extra={"projection": True} if config.num_classes else {},
         notes=[] if file.config else ["there is no config.json: the usual epsilon is assumed"],
     )
 
