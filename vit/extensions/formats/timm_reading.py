@@ -166,10 +166,9 @@ def _config(
 ) -> tuple[ViTConfig, int | None]:
     """The architecture, and the first entry of the registers in the position table, if any."""
     patch_size, in_channels, stem_depths = _patches(file, shapes)
-    width, hidden = shapes["patch_embed.proj.weight"][0], shapes["blocks.0.mlp.fc2.weight"][1]
-    scaled = "blocks.0.ls1.gamma" in shapes
-    registers = shapes.get("reg_token", (1, 0))[1]
-    learned = sum(name in shapes for name in ("cls_token", "dist_token"))
+    width, hidden = shapes["blocks.0.mlp.fc2.weight"]
+    scaled, registers = "blocks.0.ls1.gamma" in shapes, shapes.get("reg_token", (1, 0))[1]
+    learned = len({"cls_token", "dist_token"} & shapes.keys())
     grid, slots, resize = _positions(file, shapes, learned, registers, patch_size)
     config = ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
