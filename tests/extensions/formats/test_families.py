@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.lib import family_cases
 from benchmarks.lib.pages import ROOT, load
-from benchmarks.parity import families
+from benchmarks.parity import families, timm_weights
 from vit.errors import UserError
 from vit.extensions.formats import timm_families
 from vit.extensions.formats.refusals import FAMILIES
@@ -140,6 +140,15 @@ def test_the_committed_table_has_no_model_that_loads_and_differs() -> None:
     assert (ROOT / "docs/families.md").read_text().count("| refused") > 100
 
 
+def test_the_page_counts_timms_weights_by_family() -> None:
+    document = load("results/timm_weights")
+    page = (ROOT / "docs/families.md").read_text()
+    assert timm_weights.text(document) in page
+    for family, count in (("CLIP", 87), ("Perception Encoder", 14)):
+        assert f"| {family} | {count} | {count} | 0 |" in page
+    assert len(document["weights"]) == 448
+
+
 def one_case(model: str) -> Any:
     return next(case for case in family_cases.timm_cases() if case.model == model)
 
@@ -225,9 +234,10 @@ def check_perception(name: str, known: Any, arguments: dict[str, Any]) -> None:
         "pool_mlp_dim": 4 * width,
     }, name
     assert arguments.get("attn_pool_mlp_ratio", 4.0) == 4.0
-    full = described(architecture=name, model_args=arguments)
     form = {**FAMILIES["perception_form"], **arguments}
     assert form.items() >= FAMILIES["perception_form"].items(), name
+    del arguments["cls"]
+    full = described(architecture=name, model_args=arguments)
     timm_families.check_arguments(full, known, shapes)
 
 
