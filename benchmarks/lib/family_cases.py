@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import yaml
 from torch import Tensor, nn
 
@@ -164,6 +165,7 @@ def _timm_case(
     def build() -> nn.Module:
         options = {"num_classes": CLASSES, **arguments}
         plain = defaults.get("cls") == "VisionTransformer" and "embed_layer" not in defaults
+        plain = plain or "use_pre_transformer_norm" in defaults  # Perception Encoder
         if plain and defaults.get("class_token", True):
             # Without a class token, the published size decides whether the file is refused.
             options.setdefault(
@@ -218,6 +220,18 @@ def transformers_cases() -> list[Case]:
     ]
 
 
+def _patches(images: Tensor, side: int) -> dict[str, Tensor]:
+    """Images `b c h w` as SigLIP 2 (NaFlex) takes them: rows of pixels, and the grid."""
+    b, c, height, width = images.shape
+    grid = height // side, width // side
+    rows = images.reshape(b, c, grid[0], side, grid[1], side).permute(0, 2, 4, 3, 5, 1)
+    return {
+        "pixel_values": rows.reshape(b, grid[0] * grid[1], side * side * c),
+        "pixel_attention_mask": images.new_ones(b, grid[0] * grid[1]),
+        "spatial_shapes": torch.tensor([grid] * b),
+    }
+
+
 def _transformers_case(family: str, model: str, arguments: dict[str, Any]) -> Case:
     import transformers
 
@@ -226,8 +240,11 @@ def _transformers_case(family: str, model: str, arguments: dict[str, Any]) -> Ca
     options = {**arguments, "num_labels": CLASSES} if "Classification" in model else arguments
 
     def answer(peer: nn.Module, images: Tensor) -> Tensor:
-        result = (peer.get_submodule("vit") if "PreTraining" in model else peer)(images)
-        for name in ("logits", "pooler_output"):
+        if model == "Siglip2VisionModel":
+            result = peer(**_patches(images, arguments["patch_size"]))
+        else:
+            result = (peer.get_submodule("vit") if "PreTraining" in model else peer)(images)
+        for name in ("logits", "image_embeds", "pooler_output"):
             if getattr(result, name, None) is not None:
                 return getattr(result, name).flatten(1)
         return result.last_hidden_state[:, 0]

@@ -42,6 +42,8 @@ LOADED = {
     "DINOv2": "vit_small_patch14_dinov2",
     "DINOv3": "vit_small_patch16_dinov3",
     "SigLIP": "vit_base_patch16_siglip_224",
+    "CLIP": "vit_xsmall_patch16_clip_224",
+    "Perception Encoder": "vit_pe_core_tiny_patch16_384",
     "FlexiViT": "flexivit_small",
     "MAE": "ViTMAEModel",
     "MSN": "ViTMSNModel",
@@ -52,7 +54,6 @@ LOADED = {
 REFUSED = {
     "relative positions (BEiT, Swin)": ("beit_base_patch16_224", "swin_tiny_patch4_window7_224"),
     "rotary positions other than DINOv3's (EVA-02)": ("eva02_base_patch14_224",),
-    "a norm before the first block (CLIP)": ("vit_xsmall_patch16_clip_224",),
     "stages of different width (Hiera, LeViT, PiT)": ("hiera_tiny_224", "levit_128s", "pit_ti_224"),
     "another attention (CaiT, XCiT, VOLO)": (
         "cait_xxs24_224",

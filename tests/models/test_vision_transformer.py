@@ -33,7 +33,7 @@ def timm_twin(model: VisionTransformer, **arguments: Any) -> Any:
     kind = timm_vit.VisionTransformer
     if config.distillation_token:
         kind = deit.VisionTransformerDistilled
-    act = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "swiglu": "silu"}[config.activation]
+    act = {"swiglu": "silu"}.get(config.activation, config.activation)
     settings = {
         "img_size": config.size,
         "patch_size": config.patch_size,
@@ -53,6 +53,7 @@ def timm_twin(model: VisionTransformer, **arguments: Any) -> Any:
 TIMM_VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "paper": ({}, {}),
     "erf": ({"activation": "gelu"}, {}),
+    "clip": ({"activation": "quick_gelu", "pre_norm": True}, {"pre_norm": True}),
     "non_square": ({"image_size": (24, 48)}, {}),
     "gray": ({"in_channels": 1}, {"in_chans": 1}),
     "layer_scale": ({"layer_scale": 0.1}, {"init_values": 0.1}),
@@ -197,6 +198,7 @@ VARIANTS = [
     {"pool": "cls_gap", "pos_embed": "sincos2d"},
     {"stem_depths": (1, 2), "patch_size": 8, "num_registers": 1},
     {"stem_depths": (), "patch_size": 8},
+    {"pre_norm": True, "activation": "quick_gelu"},
 ]
 
 

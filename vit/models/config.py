@@ -21,6 +21,7 @@ from vit.models.fields import (
 PosResize = Literal[
     "bilinear_corners",
     "bilinear",
+    "bilinear_antialias",
     "bicubic_corners",
     "bicubic",
     "bicubic_antialias",
@@ -29,12 +30,13 @@ PosResize = Literal[
 """Rules for resampling a position table to another grid, by published source.
 
 bilinear_corners: Google's code (scipy.ndimage.zoom, order 1), bilinear with aligned corners;
-bilinear: half-pixel centres; bicubic_corners: torchvision; bicubic: DeiT and Hugging Face;
+bilinear: half-pixel centres; bilinear_antialias: SigLIP 2's NaFlex; bicubic_corners: torchvision;
+bicubic: DeiT and Hugging Face;
 bicubic_antialias: timm, and Hugging Face for DINOv2 with registers;
 bicubic_offset: DINOv2, bicubic by the scale factor (size + 0.1) / old size.
 """
 
-Activation = Literal["gelu", "gelu_tanh", "swiglu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"]
 
 WsMode = Literal["google_hybrid", "google_bit", "timm"]
 """Epsilons of weight standardisation and GroupNorm, by published source.
@@ -98,6 +100,8 @@ class ViTConfig:
     rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
     """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, None has
     none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
+    tower: dict[str, Any] | None = field(default=None, hash=False)
+    """An image tower that is no plain ViT: {} are Perception Encoder's parts, None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
@@ -109,8 +113,12 @@ class ViTConfig:
     layer_scale: float | None = None
     """Initial value of LayerScale, or None for no LayerScale."""
     activation: Activation = "gelu_tanh"
-    """GELU with tanh approximation, as in the official code, or exact ("gelu"); in "swiglu", fc1
-    computes gate and value with width 2 * mlp_dim (DINOv2's ViT-g)."""
+    """GELU with tanh approximation, as in the official code, exact ("gelu"), or x sigmoid(1.702 x),
+    OpenAI's ("quick_gelu"); in "swiglu", fc1 computes gate and value with width 2 * mlp_dim
+    (DINOv2's ViT-g)."""
+    pre_norm: bool = False
+    """A LayerNorm between the embedding, whose patches have no bias, and the first layer (CLIP,
+    arXiv:2103.00020)."""
     layer_norm_eps: float = 1e-6
     """Epsilon of every LayerNorm."""
     stem_depths: tuple[int, ...] | None = None

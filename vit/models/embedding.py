@@ -27,6 +27,7 @@ class Interpolation(TypedDict, total=False):
 
 INTERPOLATIONS: dict[str, Interpolation] = {
     "bilinear": {"mode": "bilinear"},
+    "bilinear_antialias": {"mode": "bilinear", "antialias": True},
     "bilinear_corners": {"mode": "bilinear", "align_corners": True},
     "bicubic": {"mode": "bicubic"},
     "bicubic_corners": {"mode": "bicubic", "align_corners": True},
@@ -52,7 +53,9 @@ class PatchEmbed(nn.Module):
             else:
                 self.backbone = HybridRoot(channels, config.ws_mode)
         side = config.patch_size // config.stem_stride
-        self.proj = nn.Conv2d(config.stem_channels, config.width, side, stride=side)
+        self.proj = nn.Conv2d(
+            config.stem_channels, config.width, side, stride=side, bias=not config.pre_norm
+        )
 
     def forward(
         self, images: Float[Tensor, "b c h w"], recompute: bool = False

@@ -84,8 +84,8 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with a GELU between them; dropout follows both (appendix B.1).
 
-    With "swiglu", fc1 computes gate and value, and SiLU(gate) * value replaces the GELU
-    (arXiv:2002.05202, section 2).
+    With "quick_gelu" it is x sigmoid(1.702 x), as in OpenAI's CLIP. With "swiglu", fc1 computes
+    gate and value, and SiLU(gate) * value replaces the GELU (arXiv:2002.05202, section 2).
     """
 
     def __init__(
@@ -101,6 +101,9 @@ class Mlp(nn.Module):
         if self.activation == "swiglu":
             gate, value = self.fc1(x).chunk(2, dim=-1)
             x = F.silu(gate) * value
+        elif self.activation == "quick_gelu":
+            x = self.fc1(x)
+            x = x * torch.sigmoid(1.702 * x)
         else:
             approximate = "tanh" if self.activation == "gelu_tanh" else "none"
             x = F.gelu(self.fc1(x), approximate=approximate)

@@ -48,6 +48,7 @@ class VisionTransformer(Backbone):
         self.rope: nn.Module | None = None
 
         norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
+        self.norm_pre = norm(d) if config.pre_norm else nn.Identity()
         self.blocks = nn.ModuleList(layers)
         self.norm = nn.Identity() if config.norm_after_pool else norm(d)
         self._build_head(norm)
@@ -162,7 +163,7 @@ class VisionTransformer(Backbone):
         return self.norm(x)
 
     def _place(self, grid: tuple[int, int], x: Tensor, keep: Tensor | None = None) -> Place:
-        if self.rope is None and self.config.rotary is not None:
+        if self.rope is None and (self.config.rotary, self.config.tower) != (None, None):
             raise UserError("rotary positions are added by build_model(config) of vit.models.zoo")
         rotation = None if self.rope is None else self.rope(grid, x)
         if rotation is not None and keep is not None:
@@ -221,7 +222,7 @@ class VisionTransformer(Backbone):
         if prefix:
             b = x.shape[0]  # len(x) would fix the batch size of an exported graph
             x = torch.cat([t.to(x.dtype).expand(b, -1, -1) for t in prefix] + [x], dim=1)
-        return self.pos_drop(x)
+        return self.norm_pre(self.pos_drop(x))
 
     def position_table(self, grid: tuple[int, int]) -> Tensor | None:
         """Positions of the patches of this grid, `1 n d`; a learned table has prefix slots."""

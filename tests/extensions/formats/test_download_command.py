@@ -53,7 +53,7 @@ def test_a_download_fills_the_cache_or_a_folder_that_can_be_one(
     ("args", "message"),
     [
         (("vit_s17",), "did you mean 'vit_s16'"),
-        (("vit_b16", "clip_vit_b16"), "has a norm before the blocks"),
+        (("vit_b16", "beit_b16"), "has relative positions"),
         (("vit_ti16", "--to", "file"), "--to file: cannot be written to (File exists)"),
     ],
 )

@@ -5,6 +5,7 @@ values in every parameter; timm's have one layer here, and the wide ones narrow 
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ import torch
 
 from benchmarks.lib import family_cases
 from benchmarks.lib.pages import ROOT, load
-from benchmarks.parity import families
+from benchmarks.parity import families, timm_weights
 from vit.errors import UserError
 from vit.extensions.formats import timm_families
 from vit.extensions.formats.refusals import FAMILIES
@@ -31,7 +32,7 @@ LAYOUTS = ("library", "bare, .safetensors")
 # Arguments of timm's entries that tensors show, or that change nothing.
 SHOWN_BY_TENSORS = set(
     "cls img_size patch_size embed_dim depth mlp_ratio init_values no_embed_class reg_tokens "
-    "class_token fc_norm qkv_bias dynamic_img_size embed_layer pos_embed mlp_layer".split()
+    "class_token fc_norm qkv_bias dynamic_img_size embed_layer pos_embed mlp_layer pre_norm".split()
 )
 
 
@@ -139,6 +140,15 @@ def test_the_committed_table_has_no_model_that_loads_and_differs() -> None:
     assert (ROOT / "docs/families.md").read_text().count("| refused") > 100
 
 
+def test_the_page_counts_timms_weights_by_family() -> None:
+    document = load("results/timm_weights")
+    page = (ROOT / "docs/families.md").read_text()
+    assert timm_weights.text(document) in page
+    for family, count in (("CLIP", 87), ("Perception Encoder", 14)):
+        assert f"| {family} | {count} | {count} | 0 |" in page
+    assert len(document["weights"]) == 448
+
+
 def one_case(model: str) -> Any:
     return next(case for case in family_cases.timm_cases() if case.model == model)
 
@@ -163,6 +173,9 @@ def test_the_list_has_the_arguments_that_timm_builds_with() -> None:
         if known is None:
             continue
         accepted += 1
+        if name.startswith("vit_pe_"):
+            check_perception(name, known, arguments)
+            continue
         if arguments["cls"] == "Eva":
             check_eva(name, known, arguments)
             continue
@@ -175,8 +188,10 @@ def test_the_list_has_the_arguments_that_timm_builds_with() -> None:
         gated = "mlp_layer" in arguments
         activation = arguments.pop("act_layer", "gelu")
         assert activation == ("SiLU" if gated else known.activation), name
+        eps = float(re.search("eps=(.*)[)]", arguments.pop("norm_layer", "(eps=1e-6)"))[1])
         assert set(arguments) <= SHOWN_BY_TENSORS, name
         file = described(architecture=name)
+        assert timm_families.epsilon(file, known, None) == eps, name
         assert timm_families.has_qkv_biases(file, known) == arguments.get("qkv_bias", True), name
     assert accepted > 100
 
@@ -191,11 +206,39 @@ def check_eva(name: str, known: Any, arguments: dict[str, Any]) -> None:
     rotary = timm_families.rotary_of(file, known)
     assert timm_families.rotary_of(full, known) == rotary is not None, name
     assert "eps=1e-05" in str(arguments["norm_layer"])
-    assert timm_families.epsilon(file, rotary) == 1e-5
+    assert timm_families.epsilon(file, known, rotary) == 1e-5
     for argument in SHOWN_BY_TENSORS | {"norm_layer"}:
         arguments.pop(argument, None)
     shapes = {"cls_token": (1, 1, known.width), "patch_embed.proj.weight": (known.width, 3, 16, 16)}
     timm_families.check_arguments(full, known, shapes, rotary)
+
+
+def check_perception(name: str, known: Any, arguments: dict[str, Any]) -> None:
+    """Heads, pooling, and what the field `tower` says are those of timm's entry."""
+    assert (known.width, known.num_heads) == (arguments["embed_dim"], arguments["num_heads"]), name
+    assert known.pool == arguments.get("global_pool", "avg"), name
+    assert "eps=1e-05" in arguments.pop("norm_layer")
+    file = described(architecture=name)
+    assert timm_families.epsilon(file, known, None) == 1e-5
+    width = known.width
+    shapes = {"cls_token": (1, 1, width), "attn_pool.mlp.fc1.weight": (4 * width, width)}
+    if arguments.get("use_post_transformer_norm", True):
+        shapes["norm.weight"] = (width,)
+    tower = timm_families.tower(file, known, shapes)
+    assert tower == {
+        "reference": list(arguments["ref_feat_shape"]),
+        "offset": arguments.get("rope_grid_offset", 0.0),
+        "period": 10_000.0,
+        "pool_heads": arguments.get("attn_pool_num_heads", 8),
+        "final_norm": arguments.get("use_post_transformer_norm", True),
+        "pool_mlp_dim": 4 * width,
+    }, name
+    assert arguments.get("attn_pool_mlp_ratio", 4.0) == 4.0
+    form = {**FAMILIES["perception_form"], **arguments}
+    assert form.items() >= FAMILIES["perception_form"].items(), name
+    del arguments["cls"]
+    full = described(architecture=name, model_args=arguments)
+    timm_families.check_arguments(full, known, shapes)
 
 
 def test_names_of_older_versions_are_understood() -> None:
@@ -205,6 +248,20 @@ def test_names_of_older_versions_are_understood() -> None:
         stem = new.split(".")[0]
         if timm_families.family(stem) is not None or timm_families.is_bit(stem):
             assert timm_families.architecture_of(described(architecture=old)) == stem
+
+
+def test_the_table_of_quick_tags_is_timms_own() -> None:
+    """timm notes that weights are "natively QuickGELU", under its entries with exact GELU."""
+    import timm
+
+    noted: dict[str, set[str]] = {}
+    for name in timm.list_pretrained("*_clip_*", exclude_filters="*quickgelu*"):
+        config = timm.models.get_pretrained_cfg(name)
+        if "natively QuickGELU" in "".join(config.notes or ()):
+            entry, tag = name.split(".")
+            noted.setdefault(entry, {config.num_classes}).add(tag)
+    assert {entry: {*row} for entry, row in FAMILIES["quick"].items()} == noted
+    assert sum(len(row) - 1 for row in noted.values()) == 17
 
 
 def described_as(model: str, folder: Path, **description: Any) -> Path:
@@ -235,7 +292,7 @@ NOT_DONE: list[tuple[str, dict[str, Any], str]] = [
     *(
         ("deit_tiny_patch16_224", {argument: value}, f"{argument}={value!r}")
         for argument, value in (
-            ("act_layer", "quick_gelu"),
+            ("act_layer", "silu"),
             ("global_pool", "max"),
             ("norm_layer", "rmsnorm"),
             ("attn_layer", "diff"),

@@ -237,8 +237,9 @@ def test_spellings(text: str, name: str) -> None:
         ("WEIGHTS", "`vit models --weights` lists them"),
         ("someone/their-model", "; a repository of the hub is hf://someone/their-model"),
         ("hf-hub:someone/their-model", "; a repository of the hub is hf://someone/their-model"),
-        ("vit_base_patch16_clip_224.openai", "has a norm before the blocks"),
-        ("openai/clip-vit-base-patch16", "has a norm before the blocks"),
+        ("beit_base_patch16_224.in22k_ft_in22k", "has relative positions"),
+        ("microsoft/beit-base-patch16-224", "has relative positions"),
+        ("openai/clip-vit-base-patch16", "of the hub is hf://openai/clip-vit-base-patch16"),
     ],
 )
 def test_an_unknown_name_is_one_line_with_the_nearest(text: str, part: str) -> None:

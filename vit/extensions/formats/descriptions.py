@@ -65,6 +65,13 @@ _ARGUMENTS: dict[str, Range] = {
     "rope_temperature": POSITIVE,
     "attn_type": TEXT,
 }
+_TOWER: dict[str, Range] = {
+    "hidden_act": TEXT,
+    "image_size": SIZE,
+    "patch_size": WHOLE,
+    "num_attention_heads": WHOLE,
+    "layer_norm_eps": NUMBER,
+}
 _CONFIG: dict[str, Range | dict[str, Range]] = {
     "architecture": TEXT,
     "global_pool": TEXT,
@@ -74,6 +81,7 @@ _CONFIG: dict[str, Range | dict[str, Range]] = {
     "pretrained_cfg": _PRETRAINED,
     "model_args": _ARGUMENTS,
     "model_type": TEXT,
+    "vision_config": _TOWER,
     "hidden_act": TEXT,
     "pooler_act": TEXT,
     "image_size": SIZE,

@@ -1,4 +1,4 @@
-"""timm's ViT, DeiT, DeiT-III, DINOv2, DINOv3, hybrids and BiT, read and written.
+"""timm's ViT, DeiT, DeiT-III, DINOv2, DINOv3, CLIP, hybrids and BiT, read and written.
 
 `timm.create_model("local-dir:PATH", pretrained=True)` loads what is written.
 """
@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vit.errors import UserError
+from vit.extensions.formats import perception
 from vit.extensions.formats import timm_reading as reading
 from vit.extensions.formats.descriptions import check_descriptions
 from vit.extensions.formats.exporting import (
@@ -37,6 +38,13 @@ from vit.weights.weight_file import WeightFile
 _HYBRIDS = {tuple(depths): name for name, depths in FAMILIES["hybrids"].items()}
 _RESNETS = {(tuple(depths), width): name for name, (depths, width) in FAMILIES["resnets"].items()}
 _DINOV3 = "vit_base_patch16_dinov3_qkvb"
+_EXPRESSED = (
+    "norm_after_pool class_token distillation_token num_registers pos_embed pos_embed_class_slot "
+    "layer_scale activation pre_norm"
+)
+"""Fields of which timm's ViT has every value."""
+_CLIP = "vit_base_patch16_clip_224"
+"""The entry whose norms have an epsilon of 1e-5."""
 
 
 class Timm(Writable):
@@ -75,16 +83,11 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         arguments: dict[str, Any] = {"in_chans": config.in_channels}
         pool, num_features = "avg", config.stage_channels[-1]
     else:
-        architecture, arguments = _architecture(config), _arguments(config)
+        architecture = _architecture(config)
+        arguments = _arguments(config, architecture)
+        notes = [] if architecture in (_CLIP, _DINOV3, perception.ENTRY) else notes
         pool, num_features = arguments["global_pool"], config.width
-        if config.rotary is not None:
-            split, notes = arguments["swiglu_align_to"] > 0, []
-            rotary = Rotary.of(config.rotary)
-            tensors = exported(tensors, [_of_dinov3(k, rotary, split) for k in tensors])
-        if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
-            table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
-            gap = table.new_zeros(1, config.num_registers, config.width)
-            tensors["pos_embed"] = torch.cat([table[:, :1], gap, table[:, 1:]], dim=1)
+        tensors = _tensors(config, tensors, split=arguments.get("swiglu_align_to", 0) > 0)
         if config.pos_embed == "sincos2d":
             tensors["pos_embed"] = sincos2d(config.grid, config.width)
             notes.append("the fixed positions are written as a table of learned ones")
@@ -106,32 +109,46 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     return Export(save=directory(tensors, {"config.json": values}), notes=notes)
 
 
+def _tensors(config: ViTConfig, tensors: dict[str, Tensor], *, split: bool) -> dict[str, Tensor]:
+    """A ViT's under timm's names. `split`: the gate and the value of a DINOv3's MLP are apart."""
+    if config.rotary is not None:
+        rotary = Rotary.of(config.rotary)
+        tensors = exported(tensors, [_of_dinov3(name, rotary, split) for name in tensors])
+    if config.tower is not None:
+        rules = [perception.rule(name, _spelled(name), config.num_heads) for name in tensors]
+        tensors = exported(tensors, rules)
+    if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
+        table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
+        gap = table.new_zeros(1, config.num_registers, config.width)
+        tensors["pos_embed"] = torch.cat([table[:, :1], gap, table[:, 1:]], dim=1)
+    return tensors
+
+
 def _architecture(config: ViTConfig) -> str:
     """A timm entry whose code, with our arguments, is this model. UserError without one."""
     distilled, rotary = config.distillation_token, config.rotary is not None
     headless = ("cls_gap",) if config.num_classes == 0 else ()
     project = "timm's ViT"
     expressed: dict[str, Any] = {
+        **dict.fromkeys(_EXPRESSED.split(), ANY),
         "pool": ("cls", "gap", "map", *headless),
-        "norm_after_pool": ANY,
-        "class_token": ANY,
-        "distillation_token": ANY,
-        "num_registers": ANY,
-        "pos_embed": ("learned", "sincos2d", "none"),
-        "pos_embed_class_slot": ANY,
-        "layer_scale": ANY,
-        "activation": ("gelu", "gelu_tanh", "swiglu"),
         "stem_depths": (None, *_HYBRIDS),
     }
     if distilled:
         project = "timm's distilled ViT"
         expressed |= {"num_registers": (0,), "pos_embed_class_slot": (True,)}
-        expressed["norm_after_pool"] = (False,)
+        expressed |= {"norm_after_pool": (False,), "pre_norm": (False,)}
     if rotary:
         project = "timm's DINOv3"
         expressed |= {"rotary": ANY, "pool": ("cls", "gap", *headless), "stem_depths": (None,)}
         expressed |= {"distillation_token": (False,), "activation": ("gelu", "swiglu")}
+        expressed["pre_norm"] = (False,)
+    if config.tower is not None:
+        project = "timm's Perception Encoder"
+        expressed |= perception.EXPRESSED
     check_expressed(project, config, "keep it --to native", **expressed)
+    if config.tower is not None:
+        return perception.ENTRY
     if rotary and config.layer_norm_eps != 1e-5:
         raise UserError(
             f"timm's DINOv3 has norms with an epsilon of 1e-5, not {config.layer_norm_eps:g}; "
@@ -143,10 +160,12 @@ def _architecture(config: ViTConfig) -> str:
         return "deit_base_distilled_patch16_224"
     if config.stem_depths is not None:
         return _HYBRIDS[config.stem_depths]
-    return "vit_giant_patch14_dinov2" if config.activation == "swiglu" else "vit_base_patch16_224"
+    if config.activation == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    return _CLIP if config.layer_norm_eps == 1e-5 else "vit_base_patch16_224"
 
 
-def _arguments(config: ViTConfig) -> dict[str, Any]:
+def _arguments(config: ViTConfig, architecture: str) -> dict[str, Any]:
     # timm's ViT takes the joint width of gate and value, its DINOv3 that of each.
     hidden = config.mlp_hidden_width if config.rotary is None else config.mlp_dim
     ratio = hidden / config.width
@@ -165,16 +184,19 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
     }
     if config.stem_depths is None:
         arguments["patch_size"] = config.patch_size
-    if config.activation == "gelu_tanh":
-        arguments["act_layer"] = "gelu_tanh"
+    if config.activation in ("gelu_tanh", "quick_gelu") or architecture == _CLIP:
+        arguments["act_layer"] = config.activation
     if config.distillation_token:
         return arguments
+    if config.tower is not None:
+        return arguments | perception.arguments(config, config.tower)
     arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
     if config.rotary is not None:
         return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
     return arguments | {
         "fc_norm": config.norm_after_pool,
         "reg_tokens": config.num_registers,
+        "pre_norm": config.pre_norm,
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
     }
 
@@ -200,5 +222,10 @@ def _arguments_of_dinov3(config: ViTConfig, rotary: Rotary) -> dict[str, Any]:
 
 def _of_dinov3(ours: str, rotary: Rotary, split: bool) -> Rule:
     """Rule for one of our tensors in a model with rotary positions."""
-    theirs = re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", ours)
-    return reading.joined(ours, keyless=not rotary.key_bias, split=split) or Rule(ours, (theirs,))
+    rule = reading.joined(ours, keyless=not rotary.key_bias, split=split)
+    return rule or Rule(ours, (_spelled(ours),))
+
+
+def _spelled(ours: str) -> str:
+    """Our name as timm's Eva, of which DINOv3 and Perception Encoder are, spells it."""
+    return re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", ours)

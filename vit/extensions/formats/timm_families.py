@@ -7,19 +7,27 @@ Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,r
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vit.errors import UserError
+from vit.extensions.formats import perception
 from vit.extensions.formats.facts import heads_of_width
 from vit.extensions.formats.refusals import FAMILIES, refused
 from vit.extensions.formats.rotary import Rotary
 from vit.models.config import Activation, ViTConfig
+from vit.models.fields import JsonObject
 from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 
 _BIT = re.compile(r"resnetv2_\d+x\d_bit")
-_GELU: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+_GELU: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "quickgelu": "quick_gelu",
+}
 _GATES = ("silu", "swish")
 
 # Width and patch size of models without a class token that have the tanh form of GELU -> sides of
@@ -52,6 +60,13 @@ def architecture_of(file: WeightFile) -> str | None:
     return name
 
 
+def tag_of(file: WeightFile) -> str:
+    """The tag in the name of the architecture, as older versions of timm wrote it, or ""."""
+    name = file.config.get("architecture") or described(file).get("architecture") or ""
+    tag = re.search(r"(\.|_224_clip_)(\w+)$", name)
+    return tag[2] if tag else ""
+
+
 def described(file: WeightFile) -> dict[str, Any]:
     """`pretrained_cfg` of config.json."""
     return file.config.get("pretrained_cfg") or {}
@@ -81,7 +96,8 @@ def family(architecture: str) -> Family | None:
         size = next((part for part in stem.split("_") if part in sizes), "")
         width, heads = FAMILIES["exceptions"].get(stem) or sizes[size]
         tanh = any(re.search(part, architecture) for part in FAMILIES["tanh"])
-        return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
+        activation = "quick_gelu" if "_quickgelu" in stem else "gelu_tanh" if tanh else "gelu"
+        return Family(architecture, width, heads, activation, pool)
     return None
 
 
@@ -107,9 +123,23 @@ def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
     )
 
 
-def epsilon(file: WeightFile, rotary: Rotary | None) -> float:
-    """Epsilon of the norms: timm's 1e-6, or DINOv3's 1e-5."""
-    return file.hints.get("layer_norm_eps", 1e-6 if rotary is None else 1e-5)
+def tower(
+    file: WeightFile, entry: Family | None, shapes: dict[str, tuple[int, ...]]
+) -> JsonObject | None:
+    """The field `tower` of a Perception Encoder; None for another model."""
+    if entry is None or not perception.is_tower(entry.architecture):
+        return None
+    return perception.tower_of(entry.architecture, arguments_of(file), shapes)
+
+
+def epsilon(file: WeightFile, entry: Family | None, rotary: Rotary | None) -> float:
+    """Epsilon of the norms: timm's 1e-6, or the 1e-5 of DINOv3 and CLIP."""
+    if entry is None:
+        is_tower = "norm_pre.weight" in file.shapes
+    else:
+        is_tower = re.search("_clip|_pe_", entry.architecture) is not None
+    usual = 1e-6 if rotary is None and not is_tower else 1e-5
+    return file.hints.get("layer_norm_eps", usual)
 
 
 def check_arguments(
@@ -135,6 +165,10 @@ def check_arguments(
         form = FAMILIES["rotary_form"].items()
         harmless |= {name: arguments.get(name) == value for name, value in form}
     known = FAMILIES["known"].split()
+    if entry is not None and perception.is_tower(entry.architecture):
+        harmless |= dict.fromkeys(FAMILIES["known_of_perception"].split(), True)
+        form = FAMILIES["perception_form"].items()
+        harmless |= {name: arguments.get(name) == value for name, value in form}
     for name, value in arguments.items():
         if name not in known and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
@@ -164,10 +198,30 @@ def activation(
             raise _unsupported(file, "act_layer", name)
         return "swiglu"
     if name is None:
-        return entry.activation if entry else "gelu"
+        return _of_origin(file, entry, shapes) if entry else "gelu"
     if name not in _GELU:
         raise _unsupported(file, "act_layer", name)
     return _GELU[name]
+
+
+def _of_origin(file: WeightFile, entry: Family, shapes: dict[str, tuple[int, ...]]) -> Activation:
+    """GELU's form in the training of the weights: by their tag where timm has an entry for each
+    form, else the entry's. UserError if both are possible."""
+    if entry.architecture not in FAMILIES["quick"]:
+        return entry.activation
+    projection, *tags = FAMILIES["quick"][entry.architecture]
+    tag = described(file).get("tag") or tag_of(file)
+    if tag and tag not in tags:
+        return entry.activation
+    if tag and shapes.get("head.weight", (0,))[0] == projection:
+        return "quick_gelu"
+    why = "has no tag of its weights"
+    if tag:
+        why = f"has the tag {tag!r}, which was trained with quick_gelu, and another head"
+    raise MissingFact(
+        f"{file.path}: config.json of {entry.architecture} {why}, so it does not say which form of "
+        "GELU they have; give activation='quick_gelu' or 'gelu'"
+    )
 
 
 def heads(
@@ -213,6 +267,21 @@ def check_bit(file: WeightFile) -> None:
             raise _unsupported(file, name, value)
 
 
+def _check_clip(file: WeightFile, config: ViTConfig, stated: Mapping[str, object]) -> None:
+    """UserError where a file with a norm before the blocks is not sure to be a CLIP of one GELU."""
+    if config.pool == "map" or config.layer_scale is not None or "tower" in file.hints:
+        raise UserError(
+            f"{file.path} may be a Perception Encoder, whose rotary positions leave no tensors; "
+            "load it with the config.json that timm saves beside it"
+        )
+    if "activation" not in stated:
+        raise MissingFact(
+            f"{file.path} has a norm before the blocks, as CLIP has, and does not say which form "
+            "of GELU: OpenAI's, MetaCLIP's and some others have the quick one; give "
+            "activation='quick_gelu' or 'gelu'"
+        )
+
+
 def check_silent(file: WeightFile, config: ViTConfig) -> None:
     """UserError where a file without an architecture's name leaves open a fact that changes logits.
 
@@ -220,6 +289,8 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     note of the report.
     """
     hints, stated = file.hints, {**file.hints, **arguments_of(file)}
+    if config.pre_norm:
+        _check_clip(file, config, stated)
     if config.rotary is None and config.pos_embed == "none" and "pos_embed" not in stated:
         raise MissingFact(
             f"{file.path} has no table of positions and no description of its model: rotary "

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from vit.errors import UserError
+from vit.extensions.formats import perception
 from vit.extensions.formats import timm_families as families
 from vit.extensions.formats.facts import (
     count_layers,
@@ -20,7 +21,7 @@ from vit.extensions.formats.facts import (
 )
 from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound, renamed
 from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
-from vit.extensions.formats.refusals import refused, sign_of_others
+from vit.extensions.formats.refusals import FAMILIES, refused, sign_of_others
 from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import Family
 from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, ViTConfig
@@ -79,14 +80,11 @@ def recognise(file: WeightFile) -> Recognised:
     names = {key: _our_name(key, rotary) for key in file.shapes}
     shapes = renamed(file, names.get).shapes
     families.check_arguments(file, entry, shapes, rotary)
-    rules = [
-        (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
-        for key, ours in names.items()
-    ]
-    unused = ["mask_token"] if "mask_token" in shapes else []
-    tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
     notes: list[str] = []
     config, register_slots = _config(file, shapes, entry, notes, rotary)
+    unused = ["mask_token"] if "mask_token" in shapes else []
+    rules = [_rule(ours, key, config) for key, ours in names.items() if ours not in unused]
+    tensors, used = bound(file, rules)
     if not families.has_qkv_biases(file, entry, rotary):
         fill_qkv_biases(tensors, config)
     if entry is None and "blocks.0.attn.qkv.bias" in tensors:
@@ -103,10 +101,18 @@ def recognise(file: WeightFile) -> Recognised:
             [*unused, *{"head" if key.startswith("head") else "decoder" for key in decoder}],
             "used in pre-training only",
         ),
-        classes=_classes(file.config, config.num_classes),
+        classes=(classes := _classes(file.config, config.num_classes)),
         **prepared,
+        extra=_projection(file, config) if classes is None else {},
         notes=assumed + notes,
     )
+
+
+def _rule(ours: str, theirs: str, config: ViTConfig) -> Rule:
+    if config.tower is not None:
+        return perception.rule(ours, theirs, config.num_heads)
+    apart = config.rotary is not None and joined(ours, keyless=theirs != ours, split=theirs != ours)
+    return apart or Rule(ours, (theirs,))
 
 
 def _decoder(file: WeightFile) -> list[str]:
@@ -141,7 +147,8 @@ def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any],
     description = families.described(file)
     if description:
         return preparation(from_timm, description), []
-    notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
+    stated = f"activation={config.activation!r} and epsilon {config.layer_norm_eps:g}"
+    notes = [f"the file has no description: {stated} are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
         return {}, [*notes, "the file does not say how images were normalised"]
     fraction = 0.875 if config.layer_scale is None else 1.0
@@ -159,10 +166,9 @@ def _config(
 ) -> tuple[ViTConfig, int | None]:
     """The architecture, and the first entry of the registers in the position table, if any."""
     patch_size, in_channels, stem_depths = _patches(file, shapes)
-    width, hidden = shapes["patch_embed.proj.weight"][0], shapes["blocks.0.mlp.fc2.weight"][1]
-    scaled = "blocks.0.ls1.gamma" in shapes
-    registers = shapes.get("reg_token", (1, 0))[1]
-    learned = sum(name in shapes for name in ("cls_token", "dist_token"))
+    width, hidden = shapes["blocks.0.mlp.fc2.weight"]
+    scaled, registers = "blocks.0.ls1.gamma" in shapes, shapes.get("reg_token", (1, 0))[1]
+    learned = len({"cls_token", "dist_token"} & shapes.keys())
     grid, slots, resize = _positions(file, shapes, learned, registers, patch_size)
     config = ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
@@ -184,8 +190,10 @@ def _config(
         representation_size=(shapes.get("pre_logits.fc.weight") or (None,))[0],
         layer_scale=1e-5 if scaled else None,
         activation=families.activation(file, entry, shapes),
-        layer_norm_eps=families.epsilon(file, rotary),
+        layer_norm_eps=families.epsilon(file, entry, rotary),
+        pre_norm="norm_pre.weight" in shapes,
         rotary=None if rotary is None else asdict(rotary),
+        tower=families.tower(file, entry, shapes),
         stem_depths=stem_depths,
         ws_mode="timm",
     )
@@ -260,6 +268,13 @@ def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
         return None
     words = config.get("label_descriptions") or {}
     return [str(words.get(name, name)) for name in names]
+
+
+def _projection(file: WeightFile, config: ViTConfig) -> dict[str, Any]:
+    """`extra` of a CLIP or a Perception Encoder whose head gives an embedding, and no classes."""
+    tag = families.described(file).get("tag") or families.tag_of(file)
+    is_embedding = config.num_classes in FAMILIES["projections"] and "_ft_" not in tag
+    return {"projection": True} if config.pre_norm and is_embedding else {}
 
 
 def _recognise_resnet(file: WeightFile) -> Recognised:

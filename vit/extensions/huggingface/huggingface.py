@@ -1,4 +1,4 @@
-"""Hugging Face's ViT, DeiT, DINOv2 (with and without registers), DINOv3 and BiT, both ways.
+"""Hugging Face's ViT, DeiT, DINOv2, DINOv3 and BiT, CLIP and SigLIP, both ways.
 
 Written under the key names of the hub.
 """
@@ -23,12 +23,15 @@ from vit.extensions.formats.exporting import (
 from vit.extensions.formats.layout import exported
 from vit.extensions.formats.preprocessing import HUGGING_FACE, rounding_note, to_huggingface
 from vit.extensions.formats.rotary import Rotary
-from vit.extensions.huggingface import bit, reading
+from vit.extensions.huggingface import bit, reading, towers
 from vit.extensions.huggingface.labels import THRESHOLDS, labels
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.weights.formats import Recognised
 from vit.weights.weight_file import WeightFile
+
+_KINDS = (reading, bit, towers)
+_HIDDEN_ACT = {"gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
 
 
 class HuggingFace(Writable):
@@ -36,20 +39,22 @@ class HuggingFace(Writable):
 
     @override
     def matches(self, file: WeightFile) -> bool:
-        return reading.matches(file) or bit.matches(file)
+        return any(kind.matches(file) for kind in _KINDS)
 
     @override
     def recognise(self, file: WeightFile) -> Recognised:
         check_descriptions(file)
         if (error := reading.refusal(file)) is not None:
             raise error
-        return (reading if reading.matches(file) else bit).recognise(file)
+        return next(kind for kind in _KINDS if kind.matches(file)).recognise(file)
 
     @override
     def write(self, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
         """A directory for `from_pretrained`. UserError where the library has no such model."""
         if isinstance(config, ResNetConfig):
             tensors, values, notes = bit.write(config, state, info.classes)
+        elif towers.is_tower(config):
+            tensors, values, notes = towers.write(config, state, info.classes)
         else:
             tensors, values, notes = _written(config, state, info.classes)
         if info.extra.get("regression"):
@@ -126,7 +131,7 @@ def _kind(config: ViTConfig) -> str:
     """The `model_type` that computes the same. UserError where none does."""
     expressed: dict[str, Any] = {
         "image_size": [(config.size[0],) * 2],
-        "activation": ("gelu", "gelu_tanh"),
+        "activation": ("gelu", "gelu_tanh", "quick_gelu"),
     }
     if config.layer_scale is not None or config.rotary is not None:
         kind = "dinov2_with_registers" if config.num_registers else "dinov2"
@@ -134,7 +139,7 @@ def _kind(config: ViTConfig) -> str:
             "layer_scale": ANY,
             "num_registers": ANY,
             "pool": ("cls", "gap", "cls_gap"),
-            "activation": ("gelu", "gelu_tanh", "swiglu"),
+            "activation": ANY,
         }
     else:
         kind = "deit" if config.distillation_token else "vit"
@@ -159,7 +164,7 @@ def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.num_heads,
-        "hidden_act": "gelu_pytorch_tanh" if config.activation == "gelu_tanh" else "gelu",
+        "hidden_act": _HIDDEN_ACT.get(config.activation, "gelu"),
         "layer_norm_eps": config.layer_norm_eps,
         "image_size": config.size[0] if square else list(config.size),
         "patch_size": config.patch_size,

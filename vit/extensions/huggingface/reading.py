@@ -21,6 +21,7 @@ from vit.extensions.formats.layout import HALVES, JOINED, KEYLESS, SAME, Rule, b
 from vit.extensions.formats.preprocessing import HUGGING_FACE, from_huggingface, preparation
 from vit.extensions.formats.refusals import refused, sign_of_others
 from vit.extensions.formats.rotary import Rotary
+from vit.extensions.huggingface import towers
 from vit.extensions.huggingface.labels import label_kind, names_in
 from vit.models.config import Activation, PosResize, ViTConfig
 from vit.models.fields import as_size
@@ -135,7 +136,8 @@ def refusal(file: WeightFile) -> UserError | None:
     name = file.config.get("model_type")
     if name is None:
         return sign_of_others(file.path, file.shapes)
-    return None if name in (*HUGGING_FACE["epsilon"], "bit") else refused("Hugging Face", name)
+    known = name in (*HUGGING_FACE["epsilon"], "bit") or not towers.refuses(name)
+    return None if known else refused("Hugging Face", name)
 
 
 def _stem(file: WeightFile, prefix: str) -> str:
