@@ -152,7 +152,10 @@ TABLES: dict[str, dict[str, str]] = {
         "data.batch_size=auto": "vit.extensions.scale.batch_trial:batch_by_trial",
     },
     # Option that stands for an argument of a class -> "option:class.argument".
-    "short_names": {"model.lora": "model.adaptation:vit.LoRA.rank"},
+    "short_names": {
+        "model.lora": "model.adaptation:vit.LoRA.rank",
+        "teacher": "model.loss.teacher:vit.Distillation.weights",
+    },
 }
 """Table -> name -> row."""
 

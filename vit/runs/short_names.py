@@ -39,7 +39,7 @@ FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
 """Options without a value."""
 WITHOUT_DOT = (
     *("config", "final_split", "model", "out", "patience", "resume", "run_dir", "save_every"),
-    *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
+    *("seed_everything", "split", "task", "teacher", "trainer", "with", *FLAGS),
 )
 """Other options without a dot."""
 LOGGERS = {

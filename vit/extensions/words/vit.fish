@@ -77,6 +77,7 @@ complete -c vit -n '_shtab_vit_using fit' -l print-config -d 'print the whole co
 complete -c vit -n '_shtab_vit_using fit' -l run-dir -xka "(vit completion runs; __fish_complete_path (commandline -ct))" -d 'directory to write to; a run in it is resumed'
 complete -c vit -n '_shtab_vit_using fit' -l save-every -x -d 'seconds between saves of last.ckpt'
 complete -c vit -n '_shtab_vit_using fit' -l task -x -d task
+complete -c vit -n '_shtab_vit_using fit' -l teacher -xka "(vit completion runs weights; __fish_complete_path (commandline -ct))" -d teacher
 complete -c vit -n '_shtab_vit_using fit' -s c -l config -xka "(vit completion recipes; __fish_complete_path (commandline -ct))" -d 'a recipe: its name, or a file'
 complete -c vit -n '_shtab_vit_using fit' -l trainer.accelerator -x -d trainer.accelerator
 complete -c vit -n '_shtab_vit_using fit' -l trainer.strategy -x -d trainer.strategy

@@ -304,6 +304,7 @@ _shtab_vit_fit_options=(
   "--run-dir[directory to write to\; a run in it is resumed]:run_dir:_vit_run"
   "--save-every[seconds between saves of last.ckpt]:save_every:"
   "--task[task]:task:"
+  "--teacher[teacher]:teacher:_vit_model"
   {-c,--config}"[a recipe\: its name, or a file]:config:_vit_recipe"
   "--trainer.accelerator[trainer.accelerator]:trainer.accelerator:"
   "--trainer.strategy[trainer.strategy]:trainer.strategy:"
@@ -1005,13 +1006,13 @@ _vit_run() {
   _files
 }
 
-_vit_recipe() {
-  compadd -- ${(f)"$(vit completion recipes 2>/dev/null)"}
+_vit_model() {
+  compadd -- ${(f)"$(vit completion runs weights 2>/dev/null)"}
   _files
 }
 
-_vit_model() {
-  compadd -- ${(f)"$(vit completion runs weights 2>/dev/null)"}
+_vit_recipe() {
+  compadd -- ${(f)"$(vit completion recipes 2>/dev/null)"}
   _files
 }
 
