@@ -76,7 +76,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "transfer": {"evaluation", "serving", "sources"},
     "serving": {"backbones", "formats", "reports"},
     "inspection": {"reports", "serving"},
-    "serve": {"serving"},
+    "serve": {"openers", "serving"},
     "reports": set(),
     "compute": {"reports"},
     "scale": set(),

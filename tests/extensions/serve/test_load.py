@@ -1,5 +1,6 @@
 """A server under load: the queue, clients that leave, signals."""
 
+import gc
 import json
 import os
 import signal
@@ -76,7 +77,7 @@ def test_a_flood_is_refused_with_a_time_to_come_back(
 
 
 def test_pictures_of_a_client_that_leaves_are_not_computed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     picture = contents(place)[0]
     with served(place / "model", "--queue", "20") as client:
@@ -93,6 +94,8 @@ def test_pictures_of_a_client_that_leaves_are_not_computed(
         assert len(sizes) < 8
         assert b"vit_queue_pictures 0.0" in client.ask("/metrics").body
         assert b'status="499"' in client.ask("/metrics").body
+    gc.collect()
+    assert not caplog.records  # asyncio writes about errors that nobody has read
 
 
 def test_an_error_of_the_model_is_said(place: Path, capsys: pytest.CaptureFixture) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import math
-import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from vit.console import say
-from vit.data.decode import JPEG, PNG, ImageError, NamedBytes, open_input
+from vit.data.decode import ImageError, NamedBytes
 from vit.errors import UserError, did_you_mean, shorten
+from vit.extensions.openers.received import open_received
 from vit.extensions.serve.guard import refused
 from vit.extensions.serve.metrics import Metrics
 from vit.extensions.serve.model_thread import ModelThread
@@ -33,8 +33,6 @@ from vit.tables import NotInstalled, resolve, rows
 
 FILES = ("page/index.html", "page/page.js", "page/page.css", "openapi.json")
 """What is answered as it is; index.html to a request for /."""
-PHOTOS = (JPEG, PNG, b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\xff\n", b"\0\0\0\x0cJXL ")
-"""First bytes of files that are decoded; of WebP, HEIC and AVIF those from the fifth on count."""
 OFFERED = {"coverage": 0.9, "unknown": 0.95}
 """Numbers with which the page asks for answers."""
 
@@ -50,10 +48,11 @@ class Service:
         self._readers = ThreadPoolExecutor(options.threads, "reader", torch.set_num_threads, (1,))
         self._asked = lru_cache(64)(partial(_options, model.classifier))
         self._glance = _glance(model.classifier)
-        self.metrics = Metrics(options.queue)
+        self.metrics = Metrics(options.queue, lambda: options.queue - self._places)
         MultiPartParser.spool_max_size = options.max_bytes  # no part is written to a file
         handlers: Any = {HTTPException: _refused, Exception: _failed}
-        app = Starlette(exception_handlers=handlers, max_body_size=options.max_bytes)
+        app = Starlette(exception_handlers=handlers)
+        app.router.redirect_slashes = False
         app.add_route("/classify", self._classify, ["POST"])
         app.add_route("/explain", self._explain, ["POST"])
         app.add_route("/metrics", self._counts)
@@ -76,7 +75,6 @@ class Service:
         return JSONResponse(facts)
 
     async def _counts(self, _: Request) -> Response:
-        self.metrics.taken.set(self._limits.queue - self._places)
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     @contextmanager
@@ -91,20 +89,20 @@ class Service:
             self._places += count
 
     async def _classify(self, request: Request) -> Response:
-        start = time.perf_counter()
         try:
             options = self._asked(tuple(request.query_params.multi_items()))
         except UserError as error:
             raise HTTPException(400, str(error)) from error
-        with self._taken(1):
+        with self.metrics.seconds.time(), self._taken(1):
             pictures = await self._pictures(request)
             with self._taken(len(pictures) - 1):
-                work = asyncio.gather(*(self._row(each, options) for each in pictures))
-                answers = await _unless_gone(request, work)
+                answers = await _unless_gone(request, self._rows(pictures, options))
         if len(answers) == 1 and "error" in answers[0]:
             raise HTTPException(400, answers[0]["error"])
-        self.metrics.seconds.observe(time.perf_counter() - start)
         return JSONResponse(answers)
+
+    async def _rows(self, pictures: list[NamedBytes], options: PredictOptions) -> list[Any]:
+        return await asyncio.gather(*(self._row(picture, options) for picture in pictures))
 
     async def _row(self, picture: NamedBytes, options: PredictOptions) -> dict[str, Any]:
         """The row of one picture; `image` and `error` for one that cannot be read."""
@@ -134,7 +132,7 @@ class Service:
         channels = self._classifier.preprocess.channels
         run = asyncio.get_running_loop().run_in_executor
         try:
-            return await run(self._readers, lambda: function(_opened(picture, channels)))
+            return await run(self._readers, lambda: function(open_received(picture, channels)))
         except (ImageError, MemoryError) as error:
             self.metrics.unreadable.inc()
             raise HTTPException(400, reading_problem(picture, error)) from error
@@ -148,16 +146,6 @@ class Service:
         if not files:
             raise HTTPException(400, "the request has no picture")
         return [NamedBytes(await file.read(), file.filename) for file in files]
-
-
-def _opened(content: NamedBytes, channels: int | None) -> Any:
-    """An image as Preprocess takes it. Raises ImageError as `open_input`, and for formats that are
-    none of photos, or of arrays for a model with `channels`."""
-    is_photo = content.startswith(PHOTOS) or content[4:8] == b"ftyp" or content[8:12] == b"WEBP"
-    if content and not is_photo and not (channels and content.startswith(b"\x93NUMPY")):
-        kinds = "JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC, AVIF or JPEG XL"
-        raise ImageError(f"{content.name}: not a file of {kinds}")
-    return open_input(content, channels)
 
 
 def _options(classifier: Classifier, asked: tuple[tuple[str, str], ...]) -> PredictOptions:
@@ -202,8 +190,10 @@ async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
 
 
 async def _refused(_: Request, error: Any) -> Response:
-    if error.detail.startswith("Too many files"):  # than the queue has places
-        error.status_code = 413
+    if error.detail.startswith("Too many files"):
+        error = HTTPException(413, "more pictures than the queue has places")
+    if error.detail.startswith("Too many fields"):
+        error = HTTPException(400, "each part of a form is a file; options go into the address")
     return refused(error)
 
 

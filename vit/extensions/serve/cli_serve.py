@@ -2,12 +2,15 @@
 
 import argparse
 import os
+import re
 import socket
+import ssl
 import warnings
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from vit.cli.arguments import OneLineParser, add_engine, asked_device, chosen_device, whole_number
 from vit.cli.arguments import number as seconds
@@ -43,7 +46,13 @@ def parser() -> OneLineParser:
     add = command.add_argument_group("who may ask").add_argument
     add("--host", default="127.0.0.1", help="address (default: 127.0.0.1, this machine alone)")
     add("--port", type=int, default=8000, help="default: 8000; 0 for a free one")
-    add("--name", action="append", default=[], help="a further name of this server, as of a proxy")
+    add(
+        "--name",
+        action="append",
+        type=_host,
+        default=[],
+        help="a further name of this server, as of a proxy",
+    )
     add("--token-file", metavar="FILE", help="the token that is asked for (default: VIT_TOKEN)")
     add("--ssl-certfile", metavar="FILE", help="certificate, for https")
     add("--ssl-keyfile", metavar="FILE", help="its key")
@@ -60,16 +69,21 @@ def run(args: list[str]) -> int:
     options = parser().parse_args(args)
     needed("uvicorn", "serve")
     options.token = _token(options.token_file)
+    files = options.ssl_certfile or "", options.ssl_keyfile
+    try:
+        if any(files):
+            ssl.create_default_context().load_cert_chain(*files)
+    except OSError as error:  # an SSLError is one
+        raise UserError("--ssl-certfile {} --ssl-keyfile {}: {}".format(*files, error)) from error
     with _listener(options.host, options.port) as listener:
         host, port, *_ = listener.getsockname()
         if not options.token and (options.name or not ip_address(host).is_loopback):
             raise UserError(
                 "a server that others reach needs a token: set VIT_TOKEN, or give --token-file FILE"
             )
-        if options.ssl_keyfile and not options.ssl_certfile:
-            raise UserError(f"--ssl-keyfile {options.ssl_keyfile} needs --ssl-certfile FILE")
         server = _server(options)
         scheme = "https" if options.ssl_certfile else "http"
+        host = "localhost" if ip_address(host).is_unspecified else host
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         print(f"ready: {scheme}://{place}/ (Ctrl-C ends it)", flush=True)
         server.run(sockets=[listener])
@@ -102,9 +116,8 @@ def _server(options: argparse.Namespace) -> Any:
         f"{memory:.1f} GB, up to {options.queue * options.max_bytes / 2**30:.1f} GB for requests"
     )
     service = Service(model, options)
-    names = {*map(str.lower, options.name)}
     config = uvicorn.Config(
-        Guard(service.application, service.metrics.add_request, names, options.token),
+        Guard(service.application, options, service.metrics.add_request),
         http=partial(TimedProtocol, read_timeout=options.read_timeout),  # pyright: ignore
         **{"ws": "none", "lifespan": "off", "access_log": False, "log_level": "critical"},
         **{"log_config": None, "server_header": False, "proxy_headers": False},
@@ -115,11 +128,17 @@ def _server(options: argparse.Namespace) -> Any:
     return uvicorn.Server(config)
 
 
+def _host(text: str) -> str:
+    """The host of a name or an address, such as https://photos.example.org/."""
+    return urlsplit(text if "//" in text else f"//{text}").hostname or text
+
+
 def _token(file: str | None) -> str:
-    """The token of a file, or of VIT_TOKEN. UserError for an empty file."""
+    """The token of a file, or of VIT_TOKEN. UserError for an empty file, and for odd characters."""
     token = os.environ.get("VIT_TOKEN", "") if file is None else Path(file).expanduser().read_text()
-    if file is not None and not token.strip():
-        raise UserError(f"--token-file {file} is empty; write a token into it")
+    if not re.fullmatch("[!-~]+" if file else "[!-~]*", token.strip()):
+        place = "VIT_TOKEN" if file is None else f"--token-file {file}"
+        raise UserError(f"{place} has no token of letters, digits and signs without blanks")
     return token.strip()
 
 

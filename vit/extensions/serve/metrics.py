@@ -1,5 +1,6 @@
 """Counts of a server for Prometheus."""
 
+from collections.abc import Callable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -13,8 +14,8 @@ MAX_CLASSES = 100
 class Metrics:
     """Requests by path and status, seconds of answers, and classes of predictions."""
 
-    def __init__(self, queue: int) -> None:
-        """`queue`: most pictures at once."""
+    def __init__(self, queue: int, taken: Callable[[], int]) -> None:
+        """`queue`: most pictures in hand; `taken`: how many there are."""
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
         self._requests = counter("vit_requests", "By status.", ["path", "status"])
@@ -22,9 +23,14 @@ class Metrics:
         self._others = counter("vit_pictures_other", "Of further classes.")
         self._judged = counter("vit_judged", "Pictures asked with unknown=.", ["unknown"])
         self.unreadable = counter("vit_unreadable", "Pictures.")
-        self.seconds = Histogram("vit_classify_seconds", "Of answers.", registry=self._registry)
-        self.taken = Gauge("vit_queue_pictures", "In hand.", registry=self._registry)
+        self.seconds = Histogram(
+            "vit_classify_seconds", "Of requests to /classify.", registry=self._registry
+        )
+        now = Gauge("vit_queue_pictures", "In hand.", registry=self._registry)
+        now.set_function(taken)
         Gauge("vit_queue_limit", "Most of them.", registry=self._registry).set(queue)
+        for word in ("true", "false"):  # so that the share is 0 at first
+            self._judged.labels(word)
         self._classes: set[str] = set()
 
     def add_request(self, path: str, status: int) -> None:

@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,13 +10,8 @@ from torch import Tensor
 from vit.inference.answers import Prediction, PredictOptions
 from vit.inference.classifier import Classifier
 
-
-class Picture(NamedTuple):
-    """An image `c h w`, as Preprocess cuts it, that waits for its prediction."""
-
-    pixels: Tensor
-    options: PredictOptions
-    future: Future[Prediction]
+Picture = tuple[Tensor, PredictOptions, Future[Prediction]]
+"""An image `c h w`, as Preprocess cuts it, with its options and its prediction to come."""
 
 
 class ModelThread:
@@ -41,9 +35,10 @@ class ModelThread:
 
         One that is cancelled before its batch begins is left out.
         """
-        self._waiting.append(picture := Picture(pixels, options, Future()))
+        future: Future[Prediction] = Future()
+        self._waiting.append((pixels, options, future))
         self.thread.submit(self._compute)
-        return picture.future
+        return future
 
     def warm_up(self) -> None:
         """Computes the smallest and the largest batch."""
@@ -59,23 +54,23 @@ class ModelThread:
         pictures: list[Picture] = []
         while self._waiting and len(pictures) < self._batch:
             picture = self._waiting.popleft()
-            if picture.future.set_running_or_notify_cancel():
+            if picture[2].set_running_or_notify_cancel():
                 pictures.append(picture)
         if not pictures:  # those of this call were in the batch before
             return
         try:
-            for picture, prediction in zip(pictures, self._predictions(pictures), strict=True):
-                picture.future.set_result(prediction)
+            for (*_, future), answer in zip(pictures, self._predictions(pictures), strict=True):
+                future.set_result(answer)
         except Exception as error:
-            for picture in pictures:
-                picture.future.set_exception(error)
+            for *_, future in pictures:
+                future.set_exception(error)
 
     def _predictions(self, pictures: list[Picture]) -> list[Prediction]:
-        needs_features = any(picture.options.compares_features for picture in pictures)
-        pixels = torch.stack([picture.pixels for picture in pictures])
-        logits, features = self.classifier.outputs(pixels, features=needs_features)
+        pixels, asked, _ = zip(*pictures, strict=True)
+        needs_features = any(options.compares_features for options in asked)
+        logits, features = self.classifier.outputs(torch.stack(pixels), features=needs_features)
         results = []
-        for i, picture in enumerate(pictures):
+        for i, options in enumerate(asked):
             vectors = None if features is None else features[i : i + 1]
-            results += self.classifier.ranked(logits[i : i + 1], vectors, picture.options)
+            results += self.classifier.ranked(logits[i : i + 1], vectors, options)
         return results

@@ -90,6 +90,7 @@ async function classify(picture) {
     picture.row = { error: message };
   }
   picture.answer.replaceChildren(...described(picture.row));
+  picture.card.firstChild.disabled = !picture.row.top; // nothing to explain
   show(picture, `${picture.file.name}: ${title(picture.row)}.`);
 }
 
