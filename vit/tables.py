@@ -145,14 +145,16 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # What a report shows beside an error -> vit.extensions.reports.results.Glance.
     "glances": {"attention": "vit.extensions.inspection.looks:glances"},
-    # trainer.strategy=WORD -> Lightning's Strategy, made without arguments;
-    # data.batch_size=WORD -> vit.runs.trainer.BatchByWord.
+    # OPTION=WORD -> Lightning's Strategy, made without arguments; vit.runs.trainer.BatchByWord.
     "values": {
         "trainer.strategy=fsdp2": "vit.extensions.scale.sharding:ShardedStrategy",
         "data.batch_size=auto": "vit.extensions.scale.batch_trial:batch_by_trial",
     },
     # Option that stands for an argument of a class -> "option:class.argument".
-    "short_names": {"model.lora": "model.adaptation:vit.LoRA.rank"},
+    "short_names": {
+        "model.lora": "model.adaptation:vit.LoRA.rank",
+        "teacher": "model.loss.teacher:vit.Distillation.weights",
+    },
 }
 """Table -> name -> row."""
 

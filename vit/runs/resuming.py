@@ -65,8 +65,8 @@ def check_continues(
     check_types(checkpoint, saved, **dict.fromkeys(("vit", "run", kind), dict))
     network, images = saved["vit"], saved[kind]
     per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
-    shapes = [
-        {name: tuple(value.shape) for name, value in state.items()}
+    shapes = [  # of the network; what is trained beside it follows from options, and may come later
+        {name: tuple(state[name].shape) for name in state if name.startswith("model.")}
         for state in (saved["state_dict"], model.state_dict())
     ]
     contents = images.get("contents"), data.contents  # a folder and its shards are the same

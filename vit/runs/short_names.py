@@ -1,8 +1,7 @@
 """The words of a command, read once: their options by long names, and what recipes add.
 
 `--lr 1e-3 --epochs 5` is `--model.optimizer.lr 1e-3 --trainer.max_epochs 5 --trainer.max_steps -1`.
-Imports nothing heavy: a mistake in a name, or in the number of a short one, is reported at once.
-Other values are left to their types and constructors.
+Imports nothing heavy: mistakes in names and in numbers of short ones are reported at once.
 """
 
 import json
@@ -39,7 +38,7 @@ FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
 """Options without a value."""
 WITHOUT_DOT = (
     *("config", "final_split", "model", "out", "patience", "resume", "run_dir", "save_every"),
-    *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
+    *("seed_everything", "split", "task", "teacher", "trainer", "with", *FLAGS),
 )
 """Other options without a dot."""
 LOGGERS = {

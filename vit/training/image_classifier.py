@@ -136,7 +136,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         self.test_metrics.take(None)  # not those of the weights that training starts from
         self.loss.check_sampling(self.trainer)
         if self.loss.teacher is not None:
-            self.loss.teacher.prepare(self.model, self.facts)
+            self.taught = self.loss.teacher.prepare(self.model, self.facts)
 
     def on_fit_start(self) -> None:
         super().on_fit_start()

@@ -26,8 +26,8 @@ class TeacherLoss(nn.Module, ABC):
     state dict of the network that learns; a run records the weights that its `weights` names."""
 
     @abstractmethod
-    def prepare(self, network: Model, facts: Facts) -> None:
-        """Reads the teacher of a network that is about to be trained."""
+    def prepare(self, network: Model, facts: Facts) -> nn.Module | None:
+        """Reads the teacher; returns what is trained with the network and not saved with it."""
 
     @abstractmethod
     def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Tensor]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.command import TINY, Vit, saved
 from tests.killing import in_child, killed_at
@@ -14,6 +15,7 @@ from vit.weights.archives import read_checkpoint
 TEACHER = ("--model.loss.teacher=vit.Distillation", "--model.loss.teacher.weights=weights")
 WAYS = {
     "lora": (*TINY[1:], "--model.architecture=null", "--pretrained=weights", "--model.lora=2"),
+    "features": (*TINY, *TEACHER, "--model.loss.teacher.features=cosine"),
     "distilled": (TINY[0].replace("}", ", distillation_token: true}"), *TINY[1:], *TEACHER),
 }
 
@@ -45,9 +47,11 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     assert whole.keys() == again.keys()
     assert all(whole[name].equal(again[name]) for name in whole)
     assert any("lora_a" in name for name in whole) == (way == "lora")
+    assert ("taught.weight" in whole) == (way == "features")
     scores = [Path(run, "predictions.csv").read_text() for run in ("whole", "killed")]
     assert scores[0] == scores[1]
     assert vit("test", "killed").status == 0
+    assert not any("taught" in name for name in load_file("killed/model/model.safetensors"))
 
 
 def test_a_short_name_writes_its_kind_out(vit: Vit, command: tuple[str, ...]) -> None:

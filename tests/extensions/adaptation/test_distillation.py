@@ -1,13 +1,16 @@
 """Distillation through a token: the losses, the teacher, and that both reach the training."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import vit
 from vit.errors import UserError
 from vit.extensions.adaptation.distillation import Distillation
 from vit.facts import Facts
@@ -25,8 +28,9 @@ TOKEN = {"distillation_token": True}
 
 def joined(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Tensor:
     """LABELLED with the loss of the token's logits STUDENT on a teacher's ANSWERS."""
-    distillation = Distillation(**options)
-    monkeypatch.setattr(distillation, "answers", lambda images: ANSWERS)
+    distillation = Distillation(**{"kind": "hard", **options})
+    distillation.has_token, distillation.multilabel = True, False
+    monkeypatch.setattr(distillation, "answers", lambda images: (ANSWERS, ANSWERS))
     return distillation(LABELLED, STUDENT, STUDENT, torch.zeros(2, 3, 8, 8))
 
 
@@ -49,6 +53,10 @@ def test_soft_targets_are_deits(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"alpha": 1.5}, r"alpha=1.5 must be in \[0, 1\]"),
         ({"kind": "soft", "temperature": 0.0}, "temperature=0.0 must be more than 0"),
+        ({"kind": "hard", "temperature": 2.0}, "temperature=2.0 has no effect on kind=hard"),
+        ({"kind": "none"}, "leave nothing to learn"),
+        ({"feature_weight": 2.0}, "feature_weight=2.0 has no effect"),
+        ({"features": "l2"}, "features='l2' is unknown"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
@@ -70,9 +78,11 @@ def weights(make_model, tmp_path: Path) -> Path:
     return path
 
 
-def teacher(weights: Any, student: Any, **facts: Any) -> Distillation:
-    """The loss that is prepared for a student of the classes a, b, c, or as `facts` say."""
-    distillation = Distillation(weights)
+def teacher(weights: Any, student: Any, **options: Any) -> Distillation:
+    """The loss that is prepared for a student of the classes a, b, c, or as facts in `options`
+    say."""
+    facts = {f.name: options.pop(f.name) for f in fields(Facts) if f.name in options}
+    distillation = Distillation(weights, **options)
     distillation.prepare(student, Facts(**{"classes": ["a", "b", "c"], **facts}))
     return distillation
 
@@ -84,11 +94,11 @@ def student(make_model) -> VisionTransformer:
 
 def test_the_teacher_answers_in_the_students_order_without_dropout(weights, student) -> None:
     images = torch.randn(2, 3, 8, 8)
-    answers = (ordered := teacher(str(weights), student)).answers(images)
+    answers, _ = (ordered := teacher(str(weights), student)).answers(images)
     assert not answers.requires_grad and not ordered.model.training
-    assert torch.equal(answers, ordered.answers(images))
+    assert torch.equal(answers, ordered.answers(images)[0])
     unsorted = teacher(str(weights), student, classes=["c", "a", "b"])
-    torch.testing.assert_close(answers, unsorted.answers(images)[:, [1, 2, 0]])
+    torch.testing.assert_close(answers, unsorted.answers(images)[0][:, [1, 2, 0]])
 
 
 def test_the_teacher_gets_the_colours_it_knows(weights, student) -> None:
@@ -101,7 +111,7 @@ def test_the_teacher_gets_the_colours_it_knows(weights, student) -> None:
     ours = {"mean": [0.1, 0.2, 0.6], "std": [0.5, 0.4, 0.3]}
     preprocess = Preprocess.from_dict(ours | SIZE)
     other = teacher(str(weights), student, preprocess=preprocess).to("cpu", torch.float32)
-    answers, expected = other.answers(normalised(**ours)), other.model(normalised(**COLORS))
+    answers, expected = other.answers(normalised(**ours))[0], other.model(normalised(**COLORS))
     torch.testing.assert_close(answers, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -112,8 +122,11 @@ def test_what_cannot_teach_or_learn_is_refused(weights, student, make_model) -> 
             teacher(str(weights), learner, classes=classes)
     with pytest.raises(UserError, match=r"--model\.loss\.teacher\.weights WEIGHTS"):
         teacher(None, student)
-    with pytest.raises(UserError, match=r"--model\.architecture\.distillation_token true"):
-        teacher(str(weights), make_model().model)
+    for options in ({"features": "cosine"}, {"kind": "none", "features": "cosine"}):
+        with pytest.raises(UserError, match="a distillation token learns answers"):
+            teacher(str(weights), student, **options)
+    with pytest.raises(UserError, match="kind=hard is for one label"):
+        teacher(str(weights), make_model().model, kind="hard", multilabel=True)
 
 
 def test_the_teacher_teaches_the_second_head_alone(
@@ -144,3 +157,62 @@ def test_distillation_is_compiled_too(
     model = make_model(architecture=TOKEN, loss=loss, compile=True)
     make_trainer(max_steps=3, limit_val_batches=0).fit(model, make_data())
     assert compiled.count("outputs") == 3
+
+
+def plain(weights: Any, make_model: Any, **options: Any) -> tuple[Distillation, Any]:
+    """The loss for a student without a distillation token, whose head is not zero, and it."""
+    network = make_model().model
+    nn.init.normal_(network.head.weight)
+    return teacher(str(weights), network, **options), network
+
+
+def test_a_student_without_a_token_learns_probabilities(weights: Path, make_model) -> None:
+    distillation, network = plain(weights, make_model, temperature=2.0, alpha=0.25)
+    images = torch.randn(5, 3, 8, 8)
+    outputs = distillation.outputs(network, images)
+    p, q = ((x / 2).softmax(1) for x in (distillation.answers(images)[0], network(images)))
+    divergence = 4 * (p * (p / q).log()).sum(1).mean()  # Hinton et al., section 2
+    expected = 0.75 * LABELLED + 0.25 * divergence
+    torch.testing.assert_close(distillation(LABELLED, *outputs, images), expected)
+
+
+def test_several_labels_are_learned_one_by_one(weights: Path, make_model) -> None:
+    distillation, network = plain(weights, make_model, multilabel=True, alpha=1.0)
+    images = torch.randn(5, 3, 8, 8)
+    p, q = (x.sigmoid() for x in (distillation.answers(images)[0], network(images)))
+    expected = -(p * q.log() + (1 - p) * (1 - q).log()).sum(1).mean()
+    loss = distillation(LABELLED, *distillation.outputs(network, images), images)
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("kind", ("cosine", "smooth_l1"))
+def test_features_are_compared_behind_a_projection(weights: Path, make_model, kind: str) -> None:
+    options = {"kind": "none", "features": kind, "feature_weight": 0.5}
+    distillation, network = plain(weights, make_model, **options)
+    images = torch.randn(5, 3, 8, 8)
+    with torch.no_grad():
+        tokens = network.forward_features(images)
+        pooled = network.forward_head(tokens, pre_logits=True).double().numpy()
+        theirs = distillation.answers(images)[1].double().numpy()
+        weight, bias = (p.double().numpy() for p in distillation.projection.parameters())
+        loss = distillation(LABELLED, *distillation.outputs(network, images), images)
+    ours = pooled @ weight.T + bias
+    if kind == "cosine":
+        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        expected = (1 - (ours * theirs).sum(1) / norms).mean()
+    else:
+        mean, variance = theirs.mean(1, keepdims=True), theirs.var(1, keepdims=True)
+        apart = np.abs(ours - (theirs - mean) / np.sqrt(variance + 1e-5))
+        expected = np.where(apart < 1, apart**2 / 2, apart - 0.5).mean()
+    assert float(loss) == pytest.approx(1.25 + 0.5 * expected, rel=1e-5)
+
+
+def test_a_teacher_of_another_architecture_has_its_size(make_model, tmp_path: Path) -> None:
+    resnet: Any = vit.create_model("bit_r50x1", image_size=32, num_classes=3)
+    nn.init.normal_(resnet.head.fc.weight)
+    steps = COLORS | {"image_size": [32, 32]}
+    save_native(tmp_path, resnet, classes=["a", "b", "c"], preprocess=steps, extra={})
+    distillation, _ = plain(tmp_path, make_model)
+    images = torch.randn(2, 3, 8, 8)
+    larger = F.interpolate(images, (32, 32), mode="bilinear", antialias=True)
+    torch.testing.assert_close(distillation.answers(images)[0], distillation.model(larger))

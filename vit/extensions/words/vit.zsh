@@ -149,7 +149,7 @@ _shtab_vit_completion_defaults_added=0
 
 _shtab_vit_convert_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--to[the library to write for]:to:(native timm torchvision huggingface google)"
+  "--to[the library to write for]:to:(native timm torchvision huggingface google open_clip)"
   "--compare[print the difference of the logits]"
   "*--set[set a field of the configuration that the file does not record, such as activation\=gelu_tanh\; may be repeated]:FIELD=VALUE:"
   "*--num-heads[same as --set num_heads\=SET]:set:"
@@ -304,6 +304,7 @@ _shtab_vit_fit_options=(
   "--run-dir[directory to write to\; a run in it is resumed]:run_dir:_vit_run"
   "--save-every[seconds between saves of last.ckpt]:save_every:"
   "--task[task]:task:"
+  "--teacher[teacher]:teacher:_vit_model"
   {-c,--config}"[a recipe\: its name, or a file]:config:_vit_recipe"
   "--trainer.accelerator[trainer.accelerator]:trainer.accelerator:"
   "--trainer.strategy[trainer.strategy]:trainer.strategy:"
@@ -1005,13 +1006,13 @@ _vit_run() {
   _files
 }
 
-_vit_recipe() {
-  compadd -- ${(f)"$(vit completion recipes 2>/dev/null)"}
+_vit_model() {
+  compadd -- ${(f)"$(vit completion runs weights 2>/dev/null)"}
   _files
 }
 
-_vit_model() {
-  compadd -- ${(f)"$(vit completion runs weights 2>/dev/null)"}
+_vit_recipe() {
+  compadd -- ${(f)"$(vit completion recipes 2>/dev/null)"}
   _files
 }
 
