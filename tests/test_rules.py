@@ -92,7 +92,7 @@ EXTENSION_LINES = {
     "evaluation": 2_400,
     "variants": 2_400,
     "serving": 2_100,
-    "serve": 670,
+    "serve": 677,
     "towers": 500,
 }
 """Most lines of an extension; 1,950 of the others."""

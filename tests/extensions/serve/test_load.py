@@ -1,6 +1,7 @@
 """A server under load: the queue, clients that leave, signals."""
 
 import gc
+import io
 import json
 import os
 import signal
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.command import coloured, saved
 from tests.extensions.serve.serving import Client, served
+from vit.hardware import memory_field
 from vit.inference.classifier import Classifier, load
 
 
@@ -162,6 +165,23 @@ def test_a_signal_ends_it_whoever_does_not_read(place: Path) -> None:
         time.sleep(3)  # until its buffers are full
         server.send_signal(signal.SIGTERM)
         assert server.wait(15) == 143
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc, and glibc's heaps of threads")
+def test_the_memory_of_a_large_picture_is_returned(place: Path) -> None:
+    Image.new("RGBA", (6000, 6000), (200, 10, 10, 128)).save(file := io.BytesIO(), "PNG")
+    with process(place, "--threads", "1") as (server, client):
+
+        def used() -> int:
+            assert client.ask(body=contents(place)[0]).status == 200
+            value = memory_field(f"/proc/{server.pid}/status", "VmRSS")
+            assert value is not None
+            return value
+
+        before = used()
+        for path in ("/classify", "/explain"):
+            assert client.ask(path, file.getvalue()).status == 200
+        assert used() - before < 100e6  # it has 144 MB, and two copies
 
 
 def test_what_takes_longer_than_the_drain_is_left(place: Path) -> None:

@@ -1,8 +1,10 @@
 """The addresses of a server: pictures in, the rows of `vit classify --json` out."""
 
 import asyncio
+import ctypes
 import io
 import math
+import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,10 +31,13 @@ from vit.extensions.serve.model_thread import ModelThread
 from vit.extensions.serving.reading import reading_problem
 from vit.inference.answers import PredictOptions
 from vit.inference.classifier import Classifier
+from vit.preprocessing import size_of
 from vit.tables import NotInstalled, resolve, rows
 
 FILES = ("page/index.html", "page/page.js", "page/page.css", "openapi.json")
 """What is answered as it is; index.html to a request for /."""
+LARGE = 2**24
+"""Pixels of a picture whose memory is returned to the system at once."""
 OFFERED = {"coverage": 0.9, "unknown": 0.95}
 """Numbers with which the page asks for answers."""
 
@@ -132,13 +137,20 @@ class Service:
 
     async def _read(self, picture: NamedBytes, function: Callable[[Any], Any]) -> Any:
         """`function` of the picture, opened in a reader. Raises HTTPException."""
-        channels = self._classifier.preprocess.channels
         run = asyncio.get_running_loop().run_in_executor
         try:
-            return await run(self._readers, lambda: function(open_received(picture, channels)))
+            return await run(self._readers, self._opened, picture, function)
         except (ImageError, MemoryError) as error:
             self.metrics.unreadable.inc()
             raise HTTPException(400, reading_problem(picture, error)) from error
+
+    def _opened(self, picture: NamedBytes, function: Callable[[Any], Any]) -> Any:
+        image = open_received(picture, self._classifier.preprocess.channels)
+        result, is_large = function(image), math.prod(size_of(image)) > LARGE
+        del image
+        if is_large and sys.platform == "linux":  # glibc would keep the memory for this thread
+            ctypes.CDLL(None).malloc_trim(0)
+        return result
 
     async def _pictures(self, request: Request) -> list[NamedBytes]:
         """The pictures of a request, at least one, in memory. Raises HTTPException."""

@@ -1,13 +1,11 @@
 """`vit serve`: answers of a finished model in a browser and over HTTP."""
 
 import argparse
-import ctypes
 import logging
 import os
 import re
 import socket
 import ssl
-import sys
 import warnings
 from functools import partial
 from ipaddress import ip_address
@@ -18,7 +16,6 @@ from urllib.parse import urlsplit
 from vit import signals
 from vit.cli.arguments import OneLineParser, add_engine, asked_device, chosen_device, whole_number
 from vit.cli.arguments import number as seconds
-from vit.cli.process import M_TRIM_THRESHOLD
 from vit.console import say
 from vit.errors import UserError, needed
 from vit.hardware import memory_field
@@ -74,8 +71,6 @@ def run(args: list[str]) -> int:
     options = parser().parse_args(args)
     needed("uvicorn", "serve")
     logging.disable(logging.ERROR)  # of libraries, about what clients send
-    if sys.platform == "linux":  # memory of a large picture returns to the system
-        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**26)
     options.token = _token(options.token_file)
     files = options.ssl_certfile or "", options.ssl_keyfile
     try:
