@@ -55,7 +55,7 @@ class Service:
         self._glance = _glance(model.classifier)
         self.metrics = Metrics(options.queue, lambda: options.queue - self._places)
         MultiPartParser.spool_max_size = options.max_bytes  # no part is written to a file
-        handlers: Any = {HTTPException: _refused, Exception: _failed}
+        handlers: Any = {HTTPException: _refused, ClientDisconnect: _failed, Exception: _failed}
         app = Starlette(exception_handlers=handlers)
         app.router.redirect_slashes = False
         app.add_route("/classify", self._classify, ["POST"])
