@@ -69,6 +69,28 @@ def test_the_rows_are_those_of_classify(
         assert alone == [{**row, "image": "picture"}]
 
 
+@pytest.mark.parametrize("kind", ("several labels", "ONNX"))
+def test_other_models_answer_as_classify_does(
+    place: Path,
+    vit: Vit,  # noqa: F811
+    kind: str,
+) -> None:
+    model: Path = place / "model"
+    if kind == "ONNX":
+        assert vit("export", model, place / "model.onnx").status == 0
+        model = place / "model.onnx"
+    else:
+        model = saved(place / "several", extra={"multilabel": True, "thresholds": [0.3, 0.5, 0.7]})
+    paths = sorted((place / "photos").rglob("*.jpg"))[:6]
+    printed = json.loads(vit("classify", model, *paths, "--json").out)
+    with served(model) as client:
+        rows = [check(client.ask(body=path.read_bytes()), "/classify")[0] for path in paths]
+        explain = client.ask("/health").json["explain"]
+        assert client.ask("/explain", paths[0].read_bytes()).status == (200 if explain else 404)
+    assert [{**row, "image": "picture"} for row in printed] == rows
+    assert ("labels" in rows[0]) == (kind != "ONNX") == bool(explain)
+
+
 @pytest.mark.parametrize("kind", ("PNG", "WEBP", "BMP", "GIF", "TIFF", "JPEG"))
 def test_formats_of_photos(place: Path, client: Client, vit: Vit, kind: str) -> None:  # noqa: F811
     image = Image.open(place / "photos" / "red" / "05.jpg")
