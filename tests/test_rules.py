@@ -83,6 +83,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "notebook": {"reports", "serving"},
     "words": set(),
     "averaging": {"evaluation", "multilabel"},
+    "text": {"formats", "huggingface"},
 }
 EXTENSION_LINES = {
     "words": 450,
@@ -90,6 +91,7 @@ EXTENSION_LINES = {
     "evaluation": 2_400,
     "variants": 2_400,
     "serving": 2_100,
+    "text": 650,
 }
 """Most lines of an extension; 1,950 of the others."""
 HEAVY = {
@@ -272,6 +274,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
         (*FIT, "--data", "wide.csv"),
     ],
     "openers": [(*ON_PHOTOS, "--data.channels", "1")],
+    "text": [(*CLASSIFY, "--names", "cat,dog")],
     "transfer": [(*FIT, "--data", "vtab")],
     "trust": [(*CLASSIFY, "--coverage", "0.9"), (*CLASSIFY, "--unknown", "0.9")],
     "variants": [(*ON_PHOTOS, "--model.architecture.variant", "{mlp: geglu}")],

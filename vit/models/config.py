@@ -100,6 +100,9 @@ class ViTConfig:
     rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
     """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, None has
     none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
+    cosine: JsonObject | None = field(default=None, hash=False)
+    """Head that compares with texts: {"projection": 512, ...} maps to that width, {"projection": 0}
+    does not; then features are divided by their norm (docs/names.md). None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
@@ -235,9 +238,9 @@ class ViTConfig:
 
     @property
     def num_features(self) -> int:
-        """Input width of the head, after pooling and the tanh layer."""
-        size = self.representation_size
-        return self.pooled_width if size is None else size
+        """Input width of the head, after pooling, the projection and the tanh layer."""
+        projection = (self.cosine or {}).get("projection")
+        return projection or self.representation_size or self.pooled_width
 
     @property
     def pooled_width(self) -> int:
