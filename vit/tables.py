@@ -93,6 +93,7 @@ TABLES: dict[str, dict[str, str]] = {
         "torchvision": "vit.extensions.formats.torchvision:Torchvision",
         "huggingface": "vit.extensions.huggingface.huggingface:HuggingFace",
         "google": "vit.extensions.formats.google:Google",
+        "open_clip": "vit.extensions.towers.open_clip:OpenClip",
     },
     # Asked for a file that this package has not saved -> vit.weights.weight_file.WeightReader.
     "weight_files": {"foreign": "vit.extensions.formats.files:open_file"},
@@ -101,6 +102,7 @@ TABLES: dict[str, dict[str, str]] = {
     # Field of a ViTConfig -> vit.models.zoo.Builder of the models where it is set.
     "builders": {
         "variant": "vit.extensions.variants.transformer:build",
+        "tower": "vit.extensions.towers.tower:build",
         "rotary": "vit.extensions.formats.rotary:build",
         "cosine": "vit.extensions.text.cosine:build",
     },
@@ -111,11 +113,9 @@ TABLES: dict[str, dict[str, str]] = {
         "imagenet": "vit.extensions.formats.class_names:ImageNet",
     },
     # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
-    "engines": {
-        ".onnx": "vit.extensions.serving.engines:open_classifier",
-        ".xml": "vit.extensions.serving.engines:open_classifier",
-        ".pt2": "vit.extensions.serving.engines:open_classifier",
-    },
+    "engines": dict.fromkeys(
+        (".onnx", ".xml", ".pt2"), "vit.extensions.serving.engines:open_classifier"
+    ),
     # Word of --engine -> vit.inference.runtimes.Runtime of a classifier.
     "runtimes": {"openvino": "vit.extensions.serving.engines:classifier_in_openvino"},
     # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.

@@ -165,6 +165,7 @@ def _timm_case(
     def build() -> nn.Module:
         options = {"num_classes": CLASSES, **arguments}
         plain = defaults.get("cls") == "VisionTransformer" and "embed_layer" not in defaults
+        plain = plain or "use_pre_transformer_norm" in defaults  # Perception Encoder
         if plain and defaults.get("class_token", True):
             # Without a class token, the published size decides whether the file is refused.
             options.setdefault(

@@ -43,6 +43,7 @@ LOADED = {
     "DINOv3": "vit_small_patch16_dinov3",
     "SigLIP": "vit_base_patch16_siglip_224",
     "CLIP": "vit_xsmall_patch16_clip_224",
+    "Perception Encoder": "vit_pe_core_tiny_patch16_384",
     "FlexiViT": "flexivit_small",
     "MAE": "ViTMAEModel",
     "MSN": "ViTMSNModel",

@@ -204,7 +204,7 @@ ANSWERED: dict[str, dict[str, Any]] = {
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one": ({}, r"has one output, which softmax makes 100 %"),
-    "regression": ({"problem_type": "regression"}, r"is a regression \(problem_type\)"),
+    "regression": ({"problem_type": "regression"}, "is a regression, its outputs are numbers"),
     "three": ({"problem_type": "regression", "num_labels": 3}, r"is a regression"),
 }
 

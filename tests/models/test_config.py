@@ -32,6 +32,7 @@ CHANGED = {
     "pos_embed_class_slot": False,
     "pos_resize": "bicubic",
     "rotary": {"shift": 0.1, "rescale": 2.0},
+    "tower": {"pool_heads": 4, "final_norm": False},
     "representation_size": 24,
     "dropout": 0.1,
     "drop_path": 0.1,

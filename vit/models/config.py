@@ -100,6 +100,8 @@ class ViTConfig:
     rotary: dict[str, bool | float | None] | None = field(default=None, hash=False)
     """Rotary positions in every layer, beside `pos_embed` or with "none": {} are DINOv3's, None has
     none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
+    tower: dict[str, Any] | None = field(default=None, hash=False)
+    """An image tower that is no plain ViT: {} are Perception Encoder's parts, None has none."""
     cosine: JsonObject | None = field(default=None, hash=False)
     """Head that compares with texts: {"projection": 512, ...} maps to that width, {"projection": 0}
     does not; then features are divided by their norm (docs/names.md). None has none."""

@@ -163,7 +163,7 @@ class VisionTransformer(Backbone):
         return self.norm(x)
 
     def _place(self, grid: tuple[int, int], x: Tensor, keep: Tensor | None = None) -> Place:
-        if self.rope is None and self.config.rotary is not None:
+        if self.rope is None and (self.config.rotary, self.config.tower) != (None, None):
             raise UserError("rotary positions are added by build_model(config) of vit.models.zoo")
         rotation = None if self.rope is None else self.rope(grid, x)
         if rotation is not None and keep is not None:

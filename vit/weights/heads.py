@@ -35,11 +35,11 @@ def check_labels(extra: JsonObject, num_classes: int) -> None:
         check_range("a threshold", value, SHARE)
 
 
-def unanswerable(num_classes: int, *, multilabel: bool, regression: bool = False) -> str:
+def unanswerable(num_classes: int, extra: JsonObject) -> str:
     """Why the outputs of a model tell no classes apart; "" where they do."""
-    if regression:
-        return "is a regression (problem_type), its outputs are numbers and no classes"
-    if num_classes == 1 and not multilabel:
+    if kinds := [kind for kind in ("regression", "projection") if extra.get(kind)]:
+        return f"is a {kinds[0]}, its outputs are numbers and no classes"
+    if num_classes == 1 and not extra.get("multilabel"):
         return (
             "has one output, which softmax makes 100 % for every image, unless its config.json "
             "says problem_type: multi_label_classification"

@@ -149,8 +149,8 @@ def _describe(report: Recognised, target: ModelConfig, *, named: bool) -> None:
     """Adds what is known of the outputs. `named`: the weights were given by name."""
     count, extra, unnamed = target.num_classes, report.extra, report.classes is None
     report.classes, report.tree = _class_names(report, target), extra.get("tree", False)
-    report.multilabel, regression = extra.get("multilabel", False), extra.get("regression", False)
-    report.unanswerable = unanswerable(count, multilabel=report.multilabel, regression=regression)
+    report.multilabel = extra.get("multilabel", False)
+    report.unanswerable = unanswerable(count, extra)
     if count and not report.reinitialised:
         report.thresholds = extra.get("thresholds") if report.multilabel else None
         report.temperature = extra.get("temperature")

@@ -75,6 +75,7 @@ def test_a_photo_gives_what_the_weights_home_gives(name: str, tmp_path: Path) ->
     assert report.preprocess is not None
     images = ImageTransform(Preprocess.from_dict(report.preprocess))(photo())[None]
     assert_equal(ours.eval()(images), peer(theirs))
+    assert ("is a projection" in report.unanswerable) == ("_ft_" not in name)
     convert(tmp_path / "theirs", tmp_path / "back", "timm")
     again = timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval()
     assert torch.equal(again(theirs), peer(theirs))

@@ -164,6 +164,9 @@ def test_the_list_has_the_arguments_that_timm_builds_with() -> None:
         if known is None:
             continue
         accepted += 1
+        if name.startswith("vit_pe_"):
+            check_perception(name, known, arguments)
+            continue
         if arguments["cls"] == "Eva":
             check_eva(name, known, arguments)
             continue
@@ -199,6 +202,33 @@ def check_eva(name: str, known: Any, arguments: dict[str, Any]) -> None:
         arguments.pop(argument, None)
     shapes = {"cls_token": (1, 1, known.width), "patch_embed.proj.weight": (known.width, 3, 16, 16)}
     timm_families.check_arguments(full, known, shapes, rotary)
+
+
+def check_perception(name: str, known: Any, arguments: dict[str, Any]) -> None:
+    """Heads, pooling, and what the field `tower` says are those of timm's entry."""
+    assert (known.width, known.num_heads) == (arguments["embed_dim"], arguments["num_heads"]), name
+    assert known.pool == arguments.get("global_pool", "avg"), name
+    assert "eps=1e-05" in arguments.pop("norm_layer")
+    file = described(architecture=name)
+    assert timm_families.epsilon(file, known, None) == 1e-5
+    width = known.width
+    shapes = {"cls_token": (1, 1, width), "attn_pool.mlp.fc1.weight": (4 * width, width)}
+    if arguments.get("use_post_transformer_norm", True):
+        shapes["norm.weight"] = (width,)
+    tower = timm_families.tower(file, known, shapes)
+    assert tower == {
+        "reference": list(arguments["ref_feat_shape"]),
+        "offset": arguments.get("rope_grid_offset", 0.0),
+        "period": 10_000.0,
+        "pool_heads": arguments.get("attn_pool_num_heads", 8),
+        "final_norm": arguments.get("use_post_transformer_norm", True),
+        "pool_mlp_dim": 4 * width,
+    }, name
+    assert arguments.get("attn_pool_mlp_ratio", 4.0) == 4.0
+    full = described(architecture=name, model_args=arguments)
+    form = {**FAMILIES["perception_form"], **arguments}
+    assert form.items() >= FAMILIES["perception_form"].items(), name
+    timm_families.check_arguments(full, known, shapes)
 
 
 def test_names_of_older_versions_are_understood() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import vit
 from benchmarks.parity.families import scatter
 from vit.errors import UserError
 from vit.extensions.formats.convert import convert
@@ -165,6 +166,14 @@ def test_another_model_is_refused_in_one_line(
     with pytest.raises(UserError, match=message) as raised:
         load_pretrained(tmp_path)
     assert "\n" not in str(raised.value)
+
+
+def test_an_embedding_is_not_taken_for_classes(tmp_path: Path) -> None:
+    peer_of("CLIPModel", projection_dim=32).save_pretrained(tmp_path / "clip")
+    convert(tmp_path / "clip", tmp_path / "ours", "native")
+    for folder in ("clip", "ours"):
+        with pytest.raises(UserError, match="is a projection, its outputs are numbers and no"):
+            vit.load(tmp_path / folder)
 
 
 def test_a_bare_file_needs_its_heads_and_gelu(tmp_path: Path) -> None:

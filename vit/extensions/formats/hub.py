@@ -17,7 +17,11 @@ from vit.weights.names import TRAINED_ON, Names
 GOOGLE = "https://storage.googleapis.com"
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
 _HF = re.compile(r"^hf://(?P<repo>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?$")
-_DESCRIPTIONS = ("config.json", "preprocessor_config.json", "trust.safetensors", TRAINED_ON)
+_DESCRIPTIONS = (
+    *("config.json", "preprocessor_config.json", "open_clip_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "README.md"),
+    *("trust.safetensors", TRAINED_ON),
+)
 HUB_SECONDS = 8
 """How long the hub may be silent before its cache is used."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vit.errors import UserError
+from vit.extensions.formats import perception
 from vit.extensions.formats import timm_reading as reading
 from vit.extensions.formats.descriptions import check_descriptions
 from vit.extensions.formats.exporting import (
@@ -84,7 +85,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     else:
         architecture = _architecture(config)
         arguments = _arguments(config, architecture)
-        notes = [] if architecture in (_CLIP, _DINOV3) else notes
+        notes = [] if architecture in (_CLIP, _DINOV3, perception.ENTRY) else notes
         pool, num_features = arguments["global_pool"], config.width
         tensors = _tensors(config, tensors, split=arguments.get("swiglu_align_to", 0) > 0)
         if config.pos_embed == "sincos2d":
@@ -113,6 +114,9 @@ def _tensors(config: ViTConfig, tensors: dict[str, Tensor], *, split: bool) -> d
     if config.rotary is not None:
         rotary = Rotary.of(config.rotary)
         tensors = exported(tensors, [_of_dinov3(name, rotary, split) for name in tensors])
+    if config.tower is not None:
+        rules = [perception.rule(name, _spelled(name), config.num_heads) for name in tensors]
+        tensors = exported(tensors, rules)
     if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
         table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
         gap = table.new_zeros(1, config.num_registers, config.width)
@@ -139,7 +143,12 @@ def _architecture(config: ViTConfig) -> str:
         expressed |= {"rotary": ANY, "pool": ("cls", "gap", *headless), "stem_depths": (None,)}
         expressed |= {"distillation_token": (False,), "activation": ("gelu", "swiglu")}
         expressed["pre_norm"] = (False,)
+    if config.tower is not None:
+        project = "timm's Perception Encoder"
+        expressed |= perception.EXPRESSED
     check_expressed(project, config, "keep it --to native", **expressed)
+    if config.tower is not None:
+        return perception.ENTRY
     if rotary and config.layer_norm_eps != 1e-5:
         raise UserError(
             f"timm's DINOv3 has norms with an epsilon of 1e-5, not {config.layer_norm_eps:g}; "
@@ -179,6 +188,8 @@ def _arguments(config: ViTConfig, architecture: str) -> dict[str, Any]:
         arguments["act_layer"] = config.activation
     if config.distillation_token:
         return arguments
+    if config.tower is not None:
+        return arguments | perception.arguments(config, config.tower)
     arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
     if config.rotary is not None:
         return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
@@ -211,5 +222,10 @@ def _arguments_of_dinov3(config: ViTConfig, rotary: Rotary) -> dict[str, Any]:
 
 def _of_dinov3(ours: str, rotary: Rotary, split: bool) -> Rule:
     """Rule for one of our tensors in a model with rotary positions."""
-    theirs = re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", ours)
-    return reading.joined(ours, keyless=not rotary.key_bias, split=split) or Rule(ours, (theirs,))
+    rule = reading.joined(ours, keyless=not rotary.key_bias, split=split)
+    return rule or Rule(ours, (_spelled(ours),))
+
+
+def _spelled(ours: str) -> str:
+    """Our name as timm's Eva, of which DINOv3 and Perception Encoder are, spells it."""
+    return re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", ours)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit.errors import UserError
+from vit.extensions.formats import perception
 from vit.extensions.formats.facts import heads_of_width
 from vit.extensions.formats.refusals import FAMILIES, refused
 from vit.extensions.formats.rotary import Rotary
 from vit.models.config import Activation, ViTConfig
+from vit.models.fields import JsonObject
 from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 
@@ -121,10 +123,22 @@ def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
     )
 
 
+def tower(
+    file: WeightFile, entry: Family | None, shapes: dict[str, tuple[int, ...]]
+) -> JsonObject | None:
+    """The field `tower` of a Perception Encoder; None for another model."""
+    if entry is None or not perception.is_tower(entry.architecture):
+        return None
+    return perception.tower_of(entry.architecture, arguments_of(file), shapes)
+
+
 def epsilon(file: WeightFile, entry: Family | None, rotary: Rotary | None) -> float:
     """Epsilon of the norms: timm's 1e-6, or the 1e-5 of DINOv3 and CLIP."""
-    is_clip = "norm_pre.weight" in file.shapes if entry is None else "_clip" in entry.architecture
-    usual = 1e-6 if rotary is None and not is_clip else 1e-5
+    if entry is None:
+        is_tower = "norm_pre.weight" in file.shapes
+    else:
+        is_tower = re.search("_clip|_pe_", entry.architecture) is not None
+    usual = 1e-6 if rotary is None and not is_tower else 1e-5
     return file.hints.get("layer_norm_eps", usual)
 
 
@@ -151,6 +165,10 @@ def check_arguments(
         form = FAMILIES["rotary_form"].items()
         harmless |= {name: arguments.get(name) == value for name, value in form}
     known = FAMILIES["known"].split()
+    if entry is not None and perception.is_tower(entry.architecture):
+        harmless |= dict.fromkeys(FAMILIES["known_of_perception"].split(), True)
+        form = FAMILIES["perception_form"].items()
+        harmless |= {name: arguments.get(name) == value for name, value in form}
     for name, value in arguments.items():
         if name not in known and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
@@ -251,7 +269,7 @@ def check_bit(file: WeightFile) -> None:
 
 def _check_clip(file: WeightFile, config: ViTConfig, stated: Mapping[str, object]) -> None:
     """UserError where a file with a norm before the blocks is not sure to be a CLIP of one GELU."""
-    if config.pool == "map" or config.layer_scale is not None:
+    if config.pool == "map" or config.layer_scale is not None or "tower" in file.hints:
         raise UserError(
             f"{file.path} may be a Perception Encoder, whose rotary positions leave no tensors; "
             "load it with the config.json that timm saves beside it"

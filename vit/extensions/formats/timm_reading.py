@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from vit.errors import UserError
+from vit.extensions.formats import perception
 from vit.extensions.formats import timm_families as families
 from vit.extensions.formats.facts import (
     count_layers,
@@ -20,7 +21,7 @@ from vit.extensions.formats.facts import (
 )
 from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound, renamed
 from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
-from vit.extensions.formats.refusals import refused, sign_of_others
+from vit.extensions.formats.refusals import FAMILIES, refused, sign_of_others
 from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import Family
 from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, ViTConfig
@@ -79,14 +80,11 @@ def recognise(file: WeightFile) -> Recognised:
     names = {key: _our_name(key, rotary) for key in file.shapes}
     shapes = renamed(file, names.get).shapes
     families.check_arguments(file, entry, shapes, rotary)
-    rules = [
-        (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
-        for key, ours in names.items()
-    ]
-    unused = ["mask_token"] if "mask_token" in shapes else []
-    tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
     notes: list[str] = []
     config, register_slots = _config(file, shapes, entry, notes, rotary)
+    unused = ["mask_token"] if "mask_token" in shapes else []
+    rules = [_rule(ours, key, config) for key, ours in names.items() if ours not in unused]
+    tensors, used = bound(file, rules)
     if not families.has_qkv_biases(file, entry, rotary):
         fill_qkv_biases(tensors, config)
     if entry is None and "blocks.0.attn.qkv.bias" in tensors:
@@ -103,10 +101,18 @@ def recognise(file: WeightFile) -> Recognised:
             [*unused, *{"head" if key.startswith("head") else "decoder" for key in decoder}],
             "used in pre-training only",
         ),
-        classes=_classes(file.config, config.num_classes),
+        classes=(classes := _classes(file.config, config.num_classes)),
         **prepared,
+        extra=_projection(file, config) if classes is None else {},
         notes=assumed + notes,
     )
+
+
+def _rule(ours: str, theirs: str, config: ViTConfig) -> Rule:
+    if config.tower is not None:
+        return perception.rule(ours, theirs, config.num_heads)
+    apart = config.rotary is not None and joined(ours, keyless=theirs != ours, split=theirs != ours)
+    return apart or Rule(ours, (theirs,))
 
 
 def _decoder(file: WeightFile) -> list[str]:
@@ -188,6 +194,7 @@ def _config(
         layer_norm_eps=families.epsilon(file, entry, rotary),
         pre_norm="norm_pre.weight" in shapes,
         rotary=None if rotary is None else asdict(rotary),
+        tower=families.tower(file, entry, shapes),
         stem_depths=stem_depths,
         ws_mode="timm",
     )
@@ -262,6 +269,13 @@ def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
         return None
     words = config.get("label_descriptions") or {}
     return [str(words.get(name, name)) for name in names]
+
+
+def _projection(file: WeightFile, config: ViTConfig) -> dict[str, Any]:
+    """`extra` of a CLIP or a Perception Encoder whose head gives an embedding, and no classes."""
+    tag = families.described(file).get("tag") or families.tag_of(file)
+    is_embedding = config.num_classes in FAMILIES["projections"] and "_ft_" not in tag
+    return {"projection": True} if config.pre_norm and is_embedding else {}
 
 
 def _recognise_resnet(file: WeightFile) -> Recognised:

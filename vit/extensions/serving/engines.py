@@ -161,7 +161,7 @@ def open_classifier(path: Path, precision: Precision, engine: str) -> Classifier
     if about.classes is None:
         commands = "`vit knn`, `vit probe` and `vit fewshot` take it"
         raise UserError(f"{path} is an encoder without classes: {commands}")
-    if why := unanswerable(len(about.classes), multilabel=about.multilabel):
+    if why := unanswerable(len(about.classes), {"multilabel": about.multilabel}):
         raise UserError(f"{path} {why}")
     return EngineClassifier(
         nn.Identity(),

@@ -16,6 +16,7 @@ from vit.extensions.formats.layout import TRANSPOSED, Rule, bound, layer
 from vit.extensions.formats.preprocessing import HUGGING_FACE
 from vit.extensions.huggingface.towers import encoder_rules
 from vit.extensions.text.tower import TextConfig, TextTower
+from vit.extensions.towers.open_clip import layer_rules
 from vit.models.config import ViTConfig
 from vit.models.fields import JsonObject, is_object, is_whole
 from vit.weights.building import NoInit, listed
@@ -164,7 +165,7 @@ def _of_open_clip(file: WeightFile) -> tuple[list[Rule], JsonObject]:
     exact = "gelu_tanh" if act else "gelu"
     usual = "whitespace" if text.get("hf_tokenizer_name") else "lower"
     prefix = "text." if f"text.{_OPEN_SIGN}" in file.shapes else ""
-    projection = f"{prefix}text_projection"
+    projection, blocks = f"{prefix}text_projection", f"{prefix}transformer.resblocks."
     has_bias = f"{projection}.bias" in file.shapes
     rules = [
         Rule("token_embed.weight", (f"{prefix}token_embedding.weight",)),
@@ -173,23 +174,13 @@ def _of_open_clip(file: WeightFile) -> tuple[list[Rule], JsonObject]:
         *(layer("head", projection) if has_bias else []),
         *([] if has_bias else [Rule("head.weight", (projection,), TRANSPOSED)]),
     ]
-    for i in range(count_layers(file.shapes, f"{prefix}transformer.resblocks.")):
-        ours, theirs = f"blocks.{i}.", f"{prefix}transformer.resblocks.{i}."
-        for part in ("weight", "bias"):
-            rules.append(Rule(f"{ours}attn.qkv.{part}", (f"{theirs}attn.in_proj_{part}",)))
-        for name, other in _NAMES.items():
-            rules += layer(f"{ours}{name}", f"{theirs}{other}")
-    return rules, {
+    return rules + layer_rules(blocks, count_layers(file.shapes, blocks)), {
         "num_heads": text.get("heads", 8),
         "activation": "quick_gelu" if model.get("quick_gelu") else exact,
         "layer_norm_eps": norm.get("eps", 1e-5),
         "end": _end(file, text, cleaning),
         "clean": cleaning.get("clean", usual),
     }
-
-
-_NAMES = {"attn.proj": "attn.out_proj", "norm1": "ln_1", "norm2": "ln_2"}
-_NAMES |= {"mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj"}
 
 
 def _end(file: WeightFile, text: JsonObject, cleaning: JsonObject) -> int | None:

@@ -1,0 +1,5 @@
+"""Image towers that are no plain ViT: Meta's Perception Encoder (core, spatial and lang).
+
+Adds the class of the models whose configuration has `tower`, and the format of open_clip.
+Page: docs/weights.md.
+"""
