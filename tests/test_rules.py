@@ -27,7 +27,7 @@ scored and used."""
 
 # Room of the core -> (rooms that it may import, beside the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_763),
+    "models": (set(), 1_762),
     "weights": ({"models"}, 1_671),
     "data": (set(), 3_576),
     "inference": ({"data", "models", "weights"}, 465),
@@ -37,7 +37,7 @@ ROOMS["runs"] = (set(ROOMS), 2_513)
 ROOMS["cli"] = (set(ROOMS), 693)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_878}
-CORE_LINES = 15_232
+CORE_LINES = 15_231
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

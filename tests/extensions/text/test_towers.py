@@ -213,6 +213,16 @@ def test_features_are_those_of_open_clip(name: str, tmp_path: Path) -> None:
     assert texts.bias == (-10 if name == "siglip" else None)
 
 
+@torch.no_grad()
+def test_names_answer_as_open_clip(tmp_path: Path) -> None:
+    vocabulary = write_two_files(tmp_path)
+    peer = open_clip_model(tmp_path, {"text_cfg": {"vocab_size": len(vocabulary)}})
+    classifier = vit.load(tmp_path / "open_clip_pytorch_model.bin", names=NAMES, templates="{}")
+    ids = TextTokens(tmp_path, config(16, -1, len(vocabulary)), "lower")(NAMES)
+    pixels = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    assert relative(classifier.model(pixels), peer.get_logits(pixels, ids)[0]) < 1e-5
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "pooling": ({"pool_type": "first"}, "open_clip's pool_type='first' of its texts"),
     "norm": ({"final_ln_after_pool": True}, "final_ln_after_pool=True of its texts"),
