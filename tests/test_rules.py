@@ -66,7 +66,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "sources": {"serving"},
     "openers": set(),
     "recipes": set(),
-    "adaptation": set(),
+    "adaptation": {"text"},
     "pretraining": {"reports"},
     "variants": set(),
     "multilabel": set(),

@@ -103,7 +103,7 @@ class ViTConfig:
     tower: dict[str, Any] | None = field(default=None, hash=False)
     """An image tower that is no plain ViT: {} are Perception Encoder's parts, None has none."""
     cosine: JsonObject | None = field(default=None, hash=False)
-    """A head that compares directions: {"projection": WIDTH, 0 for none} (docs/names.md), or None."""
+    """Head that compares directions: {"projection": WIDTH or 0} (docs/names.md); None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
