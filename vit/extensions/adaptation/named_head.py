@@ -21,7 +21,7 @@ from vit.training.image_classifier import ImageClassifier
 
 FEWEST = 3
 """Photos of every class from which on the strength is chosen by leave-one-out."""
-USUAL = 1.0
+USUAL = 3.0
 """The strength for fewer (docs/names.md, "Names and photos")."""
 
 
