@@ -1,6 +1,7 @@
 """Classes by their names: rows of texts are a head that is saved, converted and exported."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,37 @@ def test_a_model_without_texts_is_refused(repositories: dict[str, Path], tmp_pat
     package.save(package.load(repositories["CLIPModel"], names=NAMES), tmp_path / "named")
     with pytest.raises(UserError, match="has no text tower that is read here"):
         package.load(tmp_path / "named", names=NAMES)
+
+
+def damage(folder: Path, name: str, values: dict[str, Any]) -> None:
+    path = folder / name
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | values))
+
+
+DAMAGED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "part": (
+        "config.json",
+        {"text_config": [1]},
+        "text_config of the config.json .* not an object",
+    ),
+    "kind": ("config.json", {"model_type": "altclip"}, "model_type='altclip' .* not one of clip"),
+    "end": ("config.json", {"text_config": {"eos_token_id": [2]}}, r"eos_token_id=\[2\] of its"),
+    "heads": ("config.json", {"text_config": {"num_attention_heads": 5}}, "num_heads=5"),
+    "pad": ("tokenizer_config.json", {"pad_token": 3}, "names no pad_token"),
+    "side": ("tokenizer_config.json", {"padding_side": "up"}, "padding_side='up'"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_descriptions_are_refused(
+    case: str, repositories: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(repositories["CLIPModel"], tmp_path / "clip")
+    name, values, message = DAMAGED[case]
+    damage(tmp_path / "clip", name, values)
+    with pytest.raises(UserError, match=message):
+        package.load(tmp_path / "clip", names=NAMES)
 
 
 def test_names_and_templates_are_lists_or_texts() -> None:

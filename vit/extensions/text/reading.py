@@ -127,7 +127,8 @@ def _of_transformers(file: WeightFile) -> tuple[list[Rule], JsonObject]:
     usual = HUGGING_FACE["towers"]["clip" if is_clip else "siglip"]
     values = {**usual, "num_attention_heads": 8 if is_clip else 12, "eos_token_id": 49407}
     for name in ("text_config", "text_config_dict"):
-        part = file.config.get(name) or {}
+        if not is_object(part := file.config.get(name) or {}):
+            raise UserError(f"{file.path}: {name} of the config.json beside it is not an object")
         values |= {name: value for name, value in part.items() if value is not None}
     act, end, known = values["hidden_act"], values["eos_token_id"], HUGGING_FACE["activations"]
     if act not in known or (is_clip and not is_whole(end)):

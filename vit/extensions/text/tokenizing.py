@@ -97,7 +97,7 @@ class TextTokens:
         token = token.get("content") if is_object(token) else token
         if token is None and self._config.end is not None:
             token = _END
-        number = None if token is None else self._tokenizer.token_to_id(token)
+        number = self._tokenizer.token_to_id(token) if isinstance(token, str) else None
         if number is None:
             raise UserError(f"{self._folder}: tokenizer_config.json names no pad_token of its own")
         return number
