@@ -11,9 +11,12 @@ from torch import Tensor
 import vit
 from tests.extensions.text.repositories import (
     END,
+    PATCH,
     SIDE,
     START,
+    TEXT,
     TEXTS,
+    VISION,
     gemma_tokenizer,
     hugging_face,
     scattered,
@@ -244,3 +247,33 @@ def test_other_text_towers_of_open_clip_are_refused(case: str, tmp_path: Path) -
     path.unlink()
     with pytest.raises(UserError, match=r"needs the open_clip_config\.json of its repository"):
         read_texts(open_weights(tmp_path / "open_clip_pytorch_model.bin"))
+
+
+@torch.no_grad()
+def test_logits_are_those_of_siglip_2_with_patches_as_rows(tmp_path: Path) -> None:
+    """Siglip2Model: its image tower takes patches."""
+    transformers = pytest.importorskip("transformers")
+    vocabulary = gemma_tokenizer(tmp_path).get_vocab_size()
+    vision = {name: value for name, value in VISION.items() if name != "image_size"}
+    grid = SIDE // PATCH
+    settings = transformers.Siglip2Config(
+        text_config={**TEXT, "vocab_size": vocabulary, "projection_size": vision["hidden_size"]},
+        vision_config={**vision, "num_patches": grid**2},
+    )
+    peer = scattered(transformers.Siglip2Model(settings))
+    peer.save_pretrained(tmp_path)
+    processor = {"image_processor_type": "SiglipImageProcessor", "resample": 2}
+    processor |= {"size": {"height": SIDE, "width": SIDE}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    classifier = vit.load(tmp_path, names=NAMES, templates="{}")
+    pixels = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    patches = torch.nn.functional.unfold(pixels, PATCH, stride=PATCH).mT
+    patches = patches.unflatten(-1, (3, PATCH**2)).mT.flatten(-2)  # colours last
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    logits = peer(
+        input_ids=theirs(NAMES, padding="max_length", max_length=16, return_tensors="pt").input_ids,
+        pixel_values=patches,
+        pixel_attention_mask=torch.ones(patches.shape[:2], dtype=torch.int32),
+        spatial_shapes=torch.tensor([(grid, grid)] * 2),
+    ).logits_per_image
+    assert relative(classifier.model(pixels), logits) < 1e-5 and classifier.multilabel
