@@ -156,12 +156,6 @@ class Preprocess:
             changes = {"crop_fraction": 1.0, **changes}
         return Preprocess.from_dict({**self.to_dict(), **changes})
 
-    @classmethod
-    def for_model(cls, size: Size, in_channels: int) -> "Preprocess":
-        """The defaults for a model's `size` and `in_channels`."""
-        half, channels = HALF[:1] * in_channels, None if in_channels == 3 else in_channels
-        return cls(image_size=size, mean=half, std=half, channels=channels)
-
 
 def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
     """The image at `size`, antialiased: Pillow's filters, which torch computes in float32 too."""

@@ -105,6 +105,7 @@ TABLES: dict[str, dict[str, str]] = {
         "variant": "vit.extensions.variants.transformer:build",
         "tower": "vit.extensions.towers.tower:build",
         "rotary": "vit.extensions.formats.rotary:build",
+        "cosine": "vit.extensions.text.cosine:build",
     },
     # Words that mean weights, and the classes of their heads -> vit.weights.names.Names.
     "names": {
@@ -126,14 +127,15 @@ TABLES: dict[str, dict[str, str]] = {
         "unknown": "vit.extensions.trust.trust_answers:Unknown",
         "confidence": "vit.extensions.trust.trust_answers:Confidence",
     },
+    # Options of a text of vit.load, which make the head -> f(weights, **options), in place of
+    # vit.weights.pretrained.load_pretrained.
+    "texts": dict.fromkeys(("names", "templates"), "vit.extensions.text.zero_shot:load_named"),
     # Flag of `vit classify` -> f(Classifier, PredictOptions) -> Classifier.
     "views": {"tta": "vit.extensions.serving.mirrored:mirrored"},
     # Suffix of --out of `vit classify` -> vit.cli.classify.AnswerFile.
-    "answer_files": {
-        ".csv": "vit.extensions.serving.cli_answer_out:AnswerFile",
-        ".jsonl": "vit.extensions.serving.cli_answer_out:AnswerFile",
-        ".parquet": "vit.extensions.serving.cli_answer_out:AnswerFile",
-    },
+    "answer_files": dict.fromkeys(
+        (".csv", ".jsonl", ".parquet"), "vit.extensions.serving.cli_answer_out:AnswerFile"
+    ),
     # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
     # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
@@ -190,6 +192,10 @@ HELP = {
         "completion": "print the script by which bash, zsh or fish completes commands",
     },
     "subjects": {"with": "a file of `vit export` to evaluate in place of the run's weights"},
+    "texts": {
+        "names": "classes by their names, for CLIP and SigLIP: 'cat,dog,a red car'",
+        "templates": "sentences for --names: 'a photo of a {}', or imagenet for the published 80",
+    },
     "views": {"tta": "average the probabilities of a picture and of its mirror image"},
     "answers": {
         "coverage": "add a set that holds the true class with probability P, such as 0.9",

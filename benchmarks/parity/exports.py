@@ -21,11 +21,11 @@ from torch import nn
 import vit
 from benchmarks.lib.harness import document, installed, results_path, save
 from benchmarks.lib.pages import ROOT, filled, generate, load, table
+from vit.extensions.formats.preprocessing import unrecorded
 from vit.extensions.serving.engines import KEY, SUFFIXES, Description, open_engine
 from vit.extensions.serving.proof import TOLERANCE
 from vit.extensions.serving.source import described
 from vit.models.resnet import StdConv2d
-from vit.preprocessing import Preprocess
 
 CLASSES = 10
 DINO = {"patch_size": 14, "layer_scale": 1.0, "activation": "gelu", "pos_resize": "bicubic"}
@@ -69,7 +69,7 @@ def models() -> Iterator[tuple[str, Any]]:
         torch.manual_seed(seed)
         model: Any = vit.create_model(name, **options)
         randomise(model)
-        preprocess = Preprocess.for_model(model.config.size, model.config.in_channels)
+        preprocess = unrecorded(model.config)
         if model.config.num_classes:
             names = [f"class {i}" for i in range(CLASSES)]
             yield f"{kind}, {name}", vit.Classifier(model, names, preprocess, multilabel=several)

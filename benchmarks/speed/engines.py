@@ -46,12 +46,12 @@ from benchmarks.lib.harness import (
     target,
 )
 from benchmarks.lib.model_peers import BUILDERS, CIFAR, Setting, configuration, fill
+from vit.extensions.formats.preprocessing import unrecorded
 from vit.extensions.serving.engines import open_engine, openvino_core
 from vit.extensions.serving.proof import drawn
 from vit.extensions.serving.quantize import QUANTIZERS
 from vit.extensions.serving.write import quiet
 from vit.inference.classifier import Classifier
-from vit.preprocessing import Preprocess
 
 ALL = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16", "bit_r50x1", "dinov2_s14"]
 BATCHES = [1, 16]
@@ -71,7 +71,7 @@ class Network:
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         self.config = configuration(name)
-        self.preprocess = Preprocess.for_model(self.config.size, self.config.in_channels)
+        self.preprocess = unrecorded(self.config)
         self.model = fill(BUILDERS["vit"](self.config, Setting("vit", ""))).eval()
         self.folder, self.threads = folder, threads
         self.drawn = drawn(self.preprocess)

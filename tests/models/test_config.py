@@ -33,6 +33,7 @@ CHANGED = {
     "pos_resize": "bicubic",
     "rotary": {"shift": 0.1, "rescale": 2.0},
     "tower": {"pool_heads": 4, "final_norm": False},
+    "cosine": {"projection": 12, "templates": ["a {}"]},
     "representation_size": 24,
     "dropout": 0.1,
     "drop_path": 0.1,

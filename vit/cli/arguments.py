@@ -54,9 +54,8 @@ def share(text: str) -> float:
 
 def add_engine(add: Callable[..., object]) -> None:
     """Adds --engine."""
-    choices = ("torch", *rows("runtimes"))
     text = "what computes the model (default: torch); openvino runs on the CPU"
-    add("--engine", choices=choices, default="torch", help=text)
+    add("--engine", choices=("torch", *rows("runtimes")), default="torch", help=text)
 
 
 def add_spreadsheet(add: Callable[..., object]) -> None:

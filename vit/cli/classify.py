@@ -28,6 +28,7 @@ EPILOG = """\
 examples:
   vit classify runs/my_photos-finetune photo.jpg more/*.jpg
   vit classify runs/my_photos-finetune holidays/ --out answers.csv
+  vit classify CLIP photo.jpg --names "cat,dog,a red car"
 
 If --out was interrupted, the same command continues after its last answer."""
 
@@ -42,9 +43,9 @@ def run(args: list[str]) -> int:
     from vit.inference.classifier import load
 
     numbers = {n: number for n in rows("answers") if (number := vars(options)[n]) is not None}
-    engine = {"engine": options.engine, "precision": options.precision}
+    names = ("engine", "precision", "raw", *rows("texts"))
     asked = PredictOptions(top=options.top, numbers=numbers)
-    classifier = load(options.model, **engine, raw=options.raw)
+    classifier = load(options.model, **{name: vars(options)[name] for name in names})
     asked = asked.of(classifier)
     for view in [row for name, row in rows("views").items() if vars(options)[name]]:
         classifier = resolve(view)(classifier, asked)
@@ -69,6 +70,8 @@ def _parser() -> OneLineParser:
     add("model", help="a run, a weights file, a file of `vit export`, a name, or an address")
     add("images", nargs="+", help="pictures, or folders of pictures")
     add("--top", type=whole_number, default=5, metavar="N", help="number of classes (default 5)")
+    for name, text in lines("texts").items():
+        add(f"--{name}", metavar="X", help=text)
     for name, text in lines("answers").items():
         add(f"--{name}", type=float, metavar="P", help=text)
     for name, text in lines("views").items():
@@ -97,8 +100,6 @@ def _check(options: argparse.Namespace) -> None:
         if vars(options)[name] not in (None, False):
             needs = "needs" if options.out is None else "does not go with"
             raise UserError(f"--{name.replace('_', '-')} {needs} --out FILE")
-    if options.num_workers is not None and options.num_workers < 0:
-        raise UserError(f"--num-workers {options.num_workers} must be at least 0")
 
 
 class AnswerFile(Protocol):

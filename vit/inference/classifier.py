@@ -18,10 +18,12 @@ from vit.data.scan import image_files
 from vit.errors import UserError, some_of
 from vit.inference.answers import Prediction, PredictOptions
 from vit.inference.runtimes import Precision, computed, is_export, open_export
+from vit.models.fields import JsonObject
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 from vit.synonyms import Missing, keywords
+from vit.tables import resolve, rows
 from vit.weights.adapt import HEAD
 from vit.weights.formats import MissingFact
 from vit.weights.names import locate, named
@@ -60,11 +62,6 @@ class Classifier:
     def __post_init__(self) -> None:
         self.model.eval()
         self.thresholds = self.thresholds or [0.5] * len(self.classes)
-
-    @property
-    def names(self) -> list[str]:
-        """The classes, as ultralytics calls them."""
-        return self.classes
 
     def activated(self, logits: Tensor) -> Tensor:
         """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
@@ -217,38 +214,41 @@ def load(
     precision: Precision = "float32",
     raw: bool = False,
     device: str | torch.device | None = None,
+    **texts: object,
 ) -> Classifier:
     """Loads a classifier; assumptions about weights of other packages are printed to stderr.
 
     Args:
-        path: A run or model directory, weights of any format that `load_pretrained` reads, a name
-            of published weights (`vit models --weights`), an address hf://org/repo, gs:// or
-            https://, or a file of `vit export`, which its own runtime computes.
+        path: Anything that `load_pretrained` reads, such as a run or a name of published weights,
+            or a file of `vit export`, which its own runtime computes.
         engine: openvino computes the weights on the CPU in place of PyTorch.
         precision: Of the products.
         raw: Probabilities without the temperature that the run fitted.
         device: Of the weights, such as cuda; the CPU by default.
+        texts: Options of the table `texts`, such as names=["cat", "dog"] (docs/names.md).
 
     Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
-    if is_export(path):
+    texts = {name: text for name, text in texts.items() if text is not None}
+    if is_export(path) and not texts:
         loaded = open_export(path, precision, engine)
         loaded = loaded.at(1.0) if raw else loaded
     elif engine != "torch":
-        loaded = computed(_from_weights(path, raw=raw), precision, engine)
+        loaded = computed(_from_weights(path, raw, texts), precision, engine)
     else:
-        loaded = _from_weights(path, raw=raw)
+        loaded = _from_weights(path, raw, texts)
         loaded.model.to(getattr(torch, precision))
     return loaded if device is None else loaded.to(device)
 
 
-def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
+def _from_weights(path: str | Path, raw: bool, texts: JsonObject) -> Classifier:
     row = named(path)
-    if row is not None and not row.outputs:
+    readers = [resolve(reader) for name, reader in rows("texts").items() if name in texts]
+    if row is not None and not row.outputs and not readers:
         raise _without_classes(row.name)
     weights = row.name if row is not None else Path(locate(path)[0]).expanduser()
     try:
-        model, report = load_pretrained(weights)
+        model, report = [*readers, load_pretrained][0](weights, **texts)
     except MissingFact as fact:
         command = f"vit convert {shlex.quote(str(path))} DIR --to native"
         raise UserError(f"{fact}, by --set to `{command}`, and load DIR") from fact
@@ -282,6 +282,6 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
 
 def _without_classes(path: str | Path, reason: str = "is an encoder without classes") -> UserError:
     return UserError(
-        f"{path} {reason}; fit a head to it first: vit fit -c probe "
-        f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
+        f"{path} {reason}; give names=['cat', 'dog'] (--names) for CLIP or SigLIP, or fit a head "
+        f"first: vit fit -c probe --data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
     )

@@ -102,6 +102,8 @@ class ViTConfig:
     none. Fields: period, key_bias, shift, jitter, rescale (docs/backbone.md)."""
     tower: dict[str, Any] | None = field(default=None, hash=False)
     """An image tower that is no plain ViT: {} are Perception Encoder's parts, None has none."""
+    cosine: JsonObject | None = field(default=None, hash=False)
+    """Head that compares directions: {"projection": WIDTH or 0} (docs/names.md); None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
@@ -237,9 +239,9 @@ class ViTConfig:
 
     @property
     def num_features(self) -> int:
-        """Input width of the head, after pooling and the tanh layer."""
-        size = self.representation_size
-        return self.pooled_width if size is None else size
+        """Input width of the head, after pooling, the projection and the tanh layer."""
+        projection = (self.cosine or {}).get("projection")
+        return projection or self.representation_size or self.pooled_width
 
     @property
     def pooled_width(self) -> int:

@@ -11,7 +11,7 @@ from vit.models.zoo import Model, ModelConfig, build_model
 from vit.weights.formats import Recognised
 
 
-class _NoInit(TorchFunctionMode):
+class NoInit(TorchFunctionMode):
     """Skips torch.nn.init. On the meta device it computes nothing, yet its first call takes 1.5 s
     and 170 MB, as torch then imports its compiler."""
 
@@ -30,7 +30,7 @@ class _NoInit(TorchFunctionMode):
 
 def build_empty(config: ModelConfig) -> Model:
     """The model on the meta device; `load_state_dict(..., assign=True)` gives it its weights."""
-    with torch.device("meta"), _NoInit():
+    with torch.device("meta"), NoInit():
         return build_model(config)
 
 

@@ -140,7 +140,7 @@ def test_a_network_is_saved_as_a_folder() -> None:
     again = vit.create_model(pretrained=folder).eval()
     assert torch.equal(again(images), network(images))
     classifier = vit.load(folder)
-    assert classifier.names == ["cat", "dog"] and classifier.preprocess.mean == (0.5, 0.5, 0.5)
+    assert classifier.classes == ["cat", "dog"] and classifier.preprocess.mean == (0.5, 0.5, 0.5)
     with pytest.raises(UserError, match="3"):
         vit.save(network, "other", classes=["cat", "dog", "frog"])
 

@@ -50,7 +50,7 @@ def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos
     assert {name: run.test()[name] for name in scores} == pytest.approx(scores)
     assert run.test(split="train").keys() == {name.replace("test", "train") for name in scores}
     [answer] = run.predict("my photos/red/00.jpg")
-    assert answer.label in run.classifier().names and run.report.name == "report.html"
+    assert answer.label in run.classifier().classes and run.report.name == "report.html"
     assert run.history[-1]["test/acc1"] == pytest.approx(run.metrics["test/acc1"])
 
 

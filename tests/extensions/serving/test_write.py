@@ -20,13 +20,13 @@ from torch import nn
 import vit
 from vit.data.decode import open_image
 from vit.errors import UserError
+from vit.extensions.formats.preprocessing import unrecorded
 from vit.extensions.serving.engines import KEY, Description, open_engine
 from vit.extensions.serving.graph import Graph, baked
 from vit.extensions.serving.proof import CEILING, cut, drawn, in_pytorch, prove
 from vit.extensions.serving.sole_writer import sole_writer
 from vit.extensions.serving.source import described
 from vit.extensions.serving.write import Differs
-from vit.preprocessing import Preprocess
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("openvino")
@@ -49,9 +49,7 @@ def tiny(name: str = "vit_ti16", **options: Any) -> Any:
 
 def classifier(model: Any, **options: Any) -> vit.Classifier:
     changes = options.pop("preprocess", {})
-    preprocess = Preprocess.for_model(model.config.size, model.config.in_channels).changed(
-        **changes
-    )
+    preprocess = unrecorded(model.config).changed(**changes)
     return vit.Classifier(model, NAMES, preprocess, **options)
 
 
@@ -195,7 +193,7 @@ def test_a_file_that_answers_differently_is_not_kept(
 
 
 def test_a_proof_names_the_largest_difference_of_any_output() -> None:
-    graph = Graph(tiny(), Preprocess.for_model(tiny().config.size, 3))
+    graph = Graph(tiny(), unrecorded(tiny().config))
     pictures = cut([photo(), photo(32, 32)], graph.preprocess)
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
@@ -221,7 +219,7 @@ def test_a_deep_random_model_is_measured_by_what_float64_says(tmp_path: Path) ->
     assert right.in_float32 is not None and right.passed
     assert f"from float64 (PyTorch in float32: {right.in_float32:.1e})" in right.line()
     assert not replace(right, in_float32=right.in_float32 / 100, difference=2e-4).passed
-    graph = Graph(model, Preprocess.for_model(model.config.size, model.config.in_channels))
+    graph = Graph(model, unrecorded(model.config))
     for name in ("blocks.0.mlp.fc2.weight", "head.weight"):
         wrong = copy.deepcopy(graph)
         wrong.model.get_parameter(name).data *= 1.05

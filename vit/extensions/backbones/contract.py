@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from vit.console import note
 from vit.errors import UserError
-from vit.extensions.formats.preprocessing import to_timm
+from vit.extensions.formats.preprocessing import to_timm, unrecorded
 from vit.models.backbone import Backbone, layer_indices
 from vit.models.config import ResNetConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import ZOO, Model, ModelConfig
-from vit.preprocessing import Preprocess
 from vit.shapes import Float
 
 _POOLS = {"cls": "token", "gap": "avg"}
@@ -137,7 +136,7 @@ def as_timm(model: Model) -> TimmContract:
 def pretrained_cfg(config: ModelConfig, preprocess: Mapping[str, Any] | None) -> dict[str, Any]:
     """Fields of timm's class of that name. `preprocess`: `Preprocess.to_dict()`, None or {} for
     the default."""
-    steps = preprocess or Preprocess.for_model(config.size, config.in_channels).to_dict()
+    steps = preprocess or unrecorded(config).to_dict()
     fields = to_timm(dict(steps)) | {
         "input_size": (config.in_channels, *config.size),
         "num_classes": config.num_classes,

@@ -8,7 +8,7 @@ from typing import Any
 from vit.cli.arguments import OneLineParser
 from vit.console import note
 from vit.errors import UserError, did_you_mean
-from vit.tables import rows
+from vit.tables import lines, rows
 from vit.weights.report import LoadReport
 
 EPILOG = """\
@@ -42,12 +42,15 @@ def run(args: list[str]) -> int:
     add("--temperature", choices=("keep", "none"), default="keep", help=text)
     kinds = "if the file has both: the raw weights, or their average (default)"
     add("--weights", choices=("raw", "average"), help=kinds)
+    for name, text in lines("texts").items():
+        add(f"--{name}", metavar="X", help=text)
     add("--overwrite", action="store_true", help="replace the model in the destination")
     add("--json", action="store_true", help="print the result as JSON")
     arguments = parser.parse_args(args)
     options = _fields(arguments.set) | {
         "raw": arguments.temperature == "none",
         "weights": arguments.weights,
+        **{name: text for name in rows("texts") if (text := vars(arguments)[name]) is not None},
     }
     if arguments.image_size:
         options["image_size"] = tuple(arguments.image_size)

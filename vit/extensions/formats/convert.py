@@ -10,6 +10,7 @@ import torch
 from vit.errors import UserError
 from vit.extensions.formats.exporting import Export, NativeInfo, Writable, without_temperature
 from vit.extensions.formats.hub import fetch, is_address
+from vit.models.fields import JsonObject
 from vit.models.zoo import Model
 from vit.tables import resolve, rows
 from vit.weights.names import TRAINED_ON, record_of
@@ -53,9 +54,9 @@ def convert(
     _check_kind(to, target, suffix, {each.suffix for each in formats.values() if each.suffix})
     _check_free(target, overwrite)
     path = fetch(str(source)) if is_address(source) else source
-    model, report = load_pretrained(path, published_size=False, head="score", **options)
+    model, report, extra = _loaded(path, options)
     report.source = str(source)
-    extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
+    extra = {"source": str(source), **extra}
     extra |= {"temperature": None if raw else report.temperature, "thresholds": report.thresholds}
     extra = {name: value for name, value in extra.items() if value is not None}
     info = NativeInfo(report.classes, report.preprocess, extra)
@@ -77,6 +78,16 @@ def convert(
                 (target / name).unlink(missing_ok=True)  # of the model before
     notes += _unsaid(to, extra, export)
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
+
+
+def _loaded(path: str | Path, options: JsonObject) -> tuple[Model, LoadReport, JsonObject]:
+    """The model, by a row of the table `texts` if an option names one; with its `extra`."""
+    readers = [resolve(row) for name, row in rows("texts").items() if name in options]
+    if readers:
+        model, report = readers[0](path, **options)
+        return model, report, {"multilabel": True} if report.multilabel else {}
+    model, report = load_pretrained(path, published_size=False, head="score", **options)
+    return model, report, inspect_pretrained(path, **options).extra
 
 
 def _export(target: Writable, model: Model, info: NativeInfo) -> Export:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vit.confidence import carried_over
-from vit.errors import UserError
+from vit.errors import UserError, shorten
 from vit.models.config import ResNetConfig
 from vit.models.fields import JsonObject
 from vit.models.zoo import ModelConfig
@@ -100,7 +100,7 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
         value = config.size if name == "image_size" else getattr(config, name)
         values = expressed.get(name, ANY if name in _EVERYWHERE else (getattr(default, name),))
         if values is not ANY and value not in values:
-            missing.append(f"{name}={value!r}")
+            missing.append(f"{name}={shorten(repr(value))}")
     if missing:
         raise UserError(f"{project} has no {', '.join(missing)}; {remedy}")
 

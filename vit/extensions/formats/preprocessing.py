@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from vit.errors import UserError
+from vit.models.zoo import ModelConfig
 from vit.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, CropRounding, Preprocess
 
 _PILLOW = {2: "bilinear", 3: "bicubic"}
@@ -36,6 +37,13 @@ def preparation(
 def squashed(size: tuple[int, int]) -> dict[str, Any]:
     """The evaluation of Google's code: no crop, pixels in [-1, 1]."""
     return Preprocess(image_size=size, resize="squash", crop_fraction=1.0).to_dict()
+
+
+def unrecorded(config: ModelConfig) -> Preprocess:
+    """The defaults for a model whose file does not record how images are prepared: [-1, 1]."""
+    channels = config.in_channels
+    half, planes = HALF[:1] * channels, None if channels == 3 else channels
+    return Preprocess(image_size=config.size, mean=half, std=half, channels=planes)
 
 
 def of_imagenet(size: tuple[int, int], **fields: Any) -> dict[str, Any]:

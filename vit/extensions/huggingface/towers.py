@@ -89,7 +89,13 @@ def _rules(config: ViTConfig, prefix: str, *, flat: bool) -> list[Rule]:
         *layer("attn_pool.mlp.fc1", f"{pool}.mlp.fc1"),
         *layer("attn_pool.mlp.fc2", f"{pool}.mlp.fc2"),
     ]
-    for i in range(config.depth):
+    return rules + encoder_rules(prefix, config.depth)
+
+
+def encoder_rules(prefix: str, depth: int) -> list[Rule]:
+    """Rules of the layers of a tower, of images or texts."""
+    rules: list[Rule] = []
+    for i in range(depth):
         ours, theirs = f"blocks.{i}.", f"{prefix}encoder.layers.{i}."
         attention = [f"{theirs}self_attn.{name}_proj" for name in "qkv"]
         rules += layer(f"{ours}attn.qkv", *attention, op=JOINED)

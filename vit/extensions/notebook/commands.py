@@ -11,8 +11,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from vit.confidence import carried_over
 from vit.errors import UserError
 from vit.extensions.serving.image_transform import transforms
+from vit.inference.classifier import Classifier
+from vit.models.resnet import ResNet
+from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.tables import resolve, rows
 from vit.weights.native import save_native
@@ -61,15 +65,27 @@ def inspect(model: Place, *images: Place, **options: object) -> list[Path]:
     return list(map(Path, text.splitlines()))
 
 
-def save(model: Model, folder: Place, classes: list[str] | None = None, **preprocess: Any) -> Path:
+def save(
+    model: "Model | Classifier", folder: Place, classes: list[str] | None = None, **preprocess: Any
+) -> Path:
     """Writes a network as a model directory, and returns it: `vit.create_model(pretrained=folder)`
-    reads it, and with `classes`, the names of its outputs, `vit.load(folder)` does.
+    reads it, and with `classes`, the names of its outputs, `vit.load(folder)` does. A classifier in
+    PyTorch is written with its classes, and what makes its probabilities and labels.
 
     The preprocessing is that of `vit.transforms(model, **preprocess)`, which raises UserError for
     weights that do not record it. A model in the folder is replaced, other files stay.
     """
-    steps = transforms(model, **preprocess).preprocess.to_dict()
-    save_native(folder, model, classes=classes, preprocess=steps, extra={})
+    steps, network = transforms(model, **preprocess).preprocess.to_dict(), model
+    extra: Table = {}
+    if isinstance(model, Classifier):
+        network, classes = model.model, classes or model.classes
+        extra = {"temperature": model.temperature, "tree": model.tree}
+        if model.multilabel:
+            thresholds = carried_over(model.thresholds, 1 / model.temperature)
+            extra |= {"multilabel": True, "thresholds": thresholds}
+    if not isinstance(network, VisionTransformer | ResNet):
+        raise UserError(f"save takes a network of this package, not {type(network).__name__}")
+    save_native(folder, network, classes=classes, preprocess=steps, extra=extra)
     return Path(folder)
 
 

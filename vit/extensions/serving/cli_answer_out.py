@@ -29,6 +29,8 @@ class AnswerFile:
         writable(out.parent, "--out")
         if options.spreadsheet and out.suffix != ".csv":
             raise UserError(f"--spreadsheet is for a CSV: --out {out.stem}.csv")
+        if options.num_workers is not None and options.num_workers < 0:
+            raise UserError(f"--num-workers {options.num_workers} must be at least 0")
         self._out, self._options = out, options
         self._whole = ""
 

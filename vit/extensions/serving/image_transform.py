@@ -10,6 +10,7 @@ from vit.console import note
 from vit.data.decode import open_input
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.extensions.formats.preprocessing import unrecorded
 from vit.inference.classifier import Classifier
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
@@ -74,11 +75,7 @@ def transforms(
             "preprocessor_config.json (Hugging Face) beside them, or give mean and std, such "
             "as vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
         )
-    preprocess = (
-        Preprocess.from_dict(recorded)
-        if recorded
-        else Preprocess.for_model(model.config.size, model.config.in_channels)
-    )
+    preprocess = Preprocess.from_dict(recorded) if recorded else unrecorded(model.config)
     return ImageTransform(preprocess.changed(**changes), augment)
 
 
@@ -87,4 +84,4 @@ def recorded_preprocess(model: Model) -> Preprocess:
     if model.preprocess:
         return Preprocess.from_dict(model.preprocess)
     note("the file does not say how images are prepared: [-1, 1]")
-    return Preprocess.for_model(model.config.size, model.config.in_channels)
+    return unrecorded(model.config)

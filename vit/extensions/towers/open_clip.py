@@ -103,8 +103,14 @@ def _rules(prefix: str, depth: int) -> list[Rule]:
         *layer("norm", f"{prefix}ln_post"),
         Rule("head.weight", (f"{prefix}proj",), TRANSPOSED),
     ]
+    return rules + layer_rules(f"{prefix}{_BLOCKS}", depth)
+
+
+def layer_rules(prefix: str, depth: int) -> list[Rule]:
+    """Rules of the layers of a tower, of images or texts; `prefix` ends before their number."""
+    rules: list[Rule] = []
     for i in range(depth):
-        ours, theirs = f"blocks.{i}.", f"{prefix}{_BLOCKS}{i}."
+        ours, theirs = f"blocks.{i}.", f"{prefix}{i}."
         for part in ("weight", "bias"):
             rules.append(Rule(f"{ours}attn.qkv.{part}", (f"{theirs}attn.in_proj_{part}",)))
         rules += layer(f"{ours}attn.proj", f"{theirs}attn.out_proj")

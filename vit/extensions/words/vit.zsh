@@ -90,6 +90,8 @@ _shtab_vit_bench_defaults_added=0
 _shtab_vit_classify_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--top[number of classes (default 5)]:N:"
+  "--names[classes by their names, for CLIP and SigLIP\: \'cat,dog,a red car\']:X:_vit_pretrained"
+  "--templates[sentences for --names\: \'a photo of a \{\}\', or imagenet for the published 80]:X:_files"
   "--coverage[add a set that holds the true class with probability P, such as 0.9]:P:"
   "--unknown[report \'none of these\' for images unlike a share P of val, such as 0.95]:P:"
   "--confidence[in a tree of classes, answer with the deepest node of probability above P]:P:"
@@ -156,6 +158,8 @@ _shtab_vit_convert_options=(
   "--image-size[pixels to resize the positions to, or to compare at]:('HEIGHT', 'WIDTH'):"
   "--temperature[keep the run\'s temperature (default\; other libraries\: in the head\'s weights), or drop it\; --compare divides the logits by the temperatures of both models]:temperature:(keep none)"
   "--weights[if the file has both\: the raw weights, or their average (default)]:weights:(raw average)"
+  "--names[classes by their names, for CLIP and SigLIP\: \'cat,dog,a red car\']:X:_vit_pretrained"
+  "--templates[sentences for --names\: \'a photo of a \{\}\', or imagenet for the published 80]:X:_files"
   "--overwrite[replace the model in the destination]"
   "--json[print the result as JSON]"
   ":weights\: a run, a directory, a file, or a hub address:_files"
