@@ -25,7 +25,7 @@ from vit.weights.building import build_empty
 RECIPES = list_recipes()
 
 # Ours, without a source of numbers to hold them to.
-OWN = {"quickstart", "cifar10", "finetune", "lora", "probe", "distill"}
+OWN = {"quickstart", "cifar10", "finetune", "lora", "probe", "distill", "names"}
 
 
 @pytest.fixture(scope="module")
