@@ -10,8 +10,8 @@ TEXT = """\
 Planted geometry (`benchmarks/papers/names`): {classes} classes in {width} dimensions, the means of
 their photos at a known angle to their names, {draws} draws, {probes} of them for the probe.
 Accuracy on other photos, %; standard errors are at most {error:.1f} points. In bold the head that
-the recipe takes; with five photos the fixed strength is up to three points better here. No real
-CLIP takes part.
+the recipe takes; with five photos and far names the fixed strength is about three points better. No
+real CLIP takes part.
 """
 HEADS = {
     "names": "names alone",
