@@ -9,6 +9,7 @@ import torch
 import vit as package
 from tests.command import Vit, coloured, vit
 from vit.extensions.adaptation.ridge import ridge_towards
+from vit.extensions.text import cosine
 
 __all__ = ["vit"]
 
@@ -27,6 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_starts_from_the_names_and_is_a_model(vit: Vit, model: Path) -> None:
+    cosine._note_once.cache_clear()
     coloured(Path("photos"))
     done = vit(*FIT, "--pretrained", model, "--run_dir", "run")
     assert done.status == 0, done.err
