@@ -216,3 +216,12 @@ def test_a_teacher_of_another_architecture_has_its_size(make_model, tmp_path: Pa
     images = torch.randn(2, 3, 8, 8)
     larger = F.interpolate(images, (32, 32), mode="bilinear", antialias=True)
     torch.testing.assert_close(distillation.answers(images)[0], distillation.model(larger))
+    distillation.to("cpu", torch.bfloat16)
+    half = distillation.answers(images.bfloat16())[0]
+    expected = distillation.model(
+        F.interpolate(
+            images.bfloat16().float(), (32, 32), mode="bilinear", antialias=True
+        ).bfloat16()
+    )
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half, expected, rtol=0.05, atol=0.05)

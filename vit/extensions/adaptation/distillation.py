@@ -159,7 +159,8 @@ class Distillation(TeacherLoss):
         scale, shift = self.colors[..., None, None]
         images = images * scale + shift
         if (size := self.model.config.size) != size_of(images):
-            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+            kind = images.dtype  # which may be bfloat16, for which CPUs have no such resize
+            images = F.interpolate(images.float(), size, mode="bilinear", antialias=True).to(kind)
         tokens = self.model.forward_features(images)
         features = self.model.forward_head(tokens, pre_logits=True)
         logits = features[:, :0] if self.kind == "none" else self.model.forward_head(tokens)
