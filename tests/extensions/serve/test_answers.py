@@ -20,14 +20,6 @@ API: dict[str, Any] = json.loads(files("vit.extensions.serve").joinpath("openapi
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serve")
-    saved(folder / "model")
-    coloured(folder / "photos")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def client(place: Path) -> Iterator[Client]:
     with served(place / "model", "--queue", "5", "--max-bytes", "200000") as client:
         yield client

@@ -17,12 +17,9 @@ TOKEN = "a-token-of-26-characters"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serve")
-    saved(folder / "model")
-    coloured(folder / "photos")
-    (folder / "token").write_text(f"{TOKEN}\n")
-    return folder
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    (file := tmp_path_factory.mktemp("token") / "token").write_text(f"{TOKEN}\n")
+    return str(file)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +34,8 @@ def client(place: Path) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def guarded(place: Path) -> Iterator[Client]:
-    token = ("--token-file", str(place / "token"))
+def guarded(place: Path, token_file: str) -> Iterator[Client]:
+    token = ("--token-file", token_file)
     with served(place / "model", "--name", "Photos.example.org", *token) as client:
         yield client
 
@@ -108,8 +105,10 @@ def test_a_further_name_is_that_of_a_proxy(guarded: Client, content: bytes) -> N
 
 
 @pytest.mark.parametrize("status", (401, 413, 503))
-def test_a_refusal_reaches_a_client_that_still_sends(place: Path, status: int) -> None:
-    options = ["--token-file", str(place / "token"), "--max-bytes", str(2**22), "--queue", "1"]
+def test_a_refusal_reaches_a_client_that_still_sends(
+    place: Path, token_file: str, status: int
+) -> None:
+    options = ["--token-file", token_file, "--max-bytes", str(2**22), "--queue", "1"]
     right = {"authorization": f"Bearer {TOKEN}", "connection": "close"}
     with served(place / "model", *options) as client, ExitStack() as stack:
         size = 2**23 if status == 413 else 2**22

@@ -19,18 +19,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.command import coloured, saved
 from tests.extensions.serve.serving import Client, served
 from vit.hardware import memory_field
 from vit.inference.classifier import Classifier, load
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serve")
-    saved(folder / "model")
-    coloured(folder / "photos")
-    return folder
 
 
 def contents(place: Path) -> list[bytes]:
