@@ -29,15 +29,15 @@ scored and used."""
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_762),
     "weights": ({"models"}, 1_671),
-    "data": (set(), 3_576),
+    "data": (set(), 3_571),
     "inference": ({"data", "models", "weights"}, 465),
-    "training": ({"models", "weights"}, 2_673),
+    "training": ({"models", "weights"}, 2_667),
 }
-ROOMS["runs"] = (set(ROOMS), 2_512)
+ROOMS["runs"] = (set(ROOMS), 2_511)
 ROOMS["cli"] = (set(ROOMS), 693)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_877}
-CORE_LINES = 15_229
+CORE_LINES = 15_217
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {

@@ -127,8 +127,7 @@ TABLES: dict[str, dict[str, str]] = {
         "unknown": "vit.extensions.trust.trust_answers:Unknown",
         "confidence": "vit.extensions.trust.trust_answers:Confidence",
     },
-    # Options of a text of vit.load, which make the head -> f(weights, **options), in place of
-    # vit.weights.pretrained.load_pretrained.
+    # Texts of vit.load that make the head -> f(weights, **options), in place of load_pretrained.
     "texts": dict.fromkeys(("names", "templates"), "vit.extensions.text.zero_shot:load_named"),
     # Flag of `vit classify` -> f(Classifier, PredictOptions) -> Classifier.
     "views": {"tta": "vit.extensions.serving.mirrored:mirrored"},
@@ -156,6 +155,7 @@ TABLES: dict[str, dict[str, str]] = {
     "short_names": {
         "model.lora": "model.adaptation:vit.LoRA.rank",
         "teacher": "model.loss.teacher:vit.Distillation.weights",
+        "teacher_cache": "model.loss.teacher:vit.Distillation.cache",
     },
 }
 """Table -> name -> row."""

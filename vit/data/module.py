@@ -32,13 +32,7 @@ from vit.data.settings import (
     Splitting,
     is_tree,
 )
-from vit.data.sources import (
-    ImageSet,
-    Mixed,
-    Mixture,
-    SplitName,
-    Splits,
-)
+from vit.data.sources import ImageSet, Mixed, Mixture, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -89,6 +83,8 @@ class ImageData(LightningDataModule):
     known: Known | None = None
     evaluation_split: SplitName = "test"
     """The split of the test and predict loops."""
+    crops: int | None = None
+    """Training shows each image in so many crops, which come again; None: all differ."""
     consumed_samples = 0
     _splits: Splits | None = None
     skip_option = "--data.loading.on_error skip"
@@ -316,6 +312,7 @@ class ImageData(LightningDataModule):
             repeats=self.sampling.repeats,
             progress=self,
             accumulated=self._of_trainer("accumulate_grad_batches", 1),
+            crops=self.crops,
             weights=balancing(train.labels) if self.sampling.balanced else None,
             permuted=order_of(self.shuffle, train),
             others=self.mixture and self.mixture.others,

@@ -96,6 +96,7 @@ class TrainBatchSampler(Sampler[list[Key]]):
         repeats: Repeated augmentation (arXiv:1902.05509, arXiv:2012.12877): copies of each image
             drawn, in a row and so on different ranks. An epoch keeps its length, so it holds
             `1 / repeats` of the images.
+        crops: Crops of each image, which later epochs and copies show again. None: all differ.
         weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
         permuted: Without weights, another order than that of single images.
         others: Indices of images that fill each global batch after those of the set, and their
@@ -113,6 +114,7 @@ class TrainBatchSampler(Sampler[list[Key]]):
     progress: Progress
     accumulated: int = 1
     repeats: int = 1
+    crops: int | None = None
     weights: Tensor | None = None
     permuted: Order | None = None
     others: tuple[np.ndarray, float] | None = None
@@ -142,7 +144,10 @@ class TrainBatchSampler(Sampler[list[Key]]):
             )
             mine = torch.tensor(mine) + step * self.global_batch
             pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
-            yield [(epoch, index, copy) for index, copy in pairs]
+            if self.crops is None:
+                yield [(epoch, index, copy) for index, copy in pairs]
+            else:
+                yield [(epoch % self.crops, index, 0) for index, _ in pairs]
 
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's indices on all ranks, and which copy of its image each one is."""

@@ -5,14 +5,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
-from vit.preprocessing import (
-    HALF,
-    CropRounding,
-    Interpolation,
-    Preprocess,
-    Resize,
-    check_choice,
-)
+from vit.preprocessing import HALF, CropRounding, Interpolation, Preprocess, Resize, check_choice
 
 if TYPE_CHECKING:  # it imports this module
     from vit.data.trained_on import Known

@@ -38,7 +38,8 @@ FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
 """Options without a value."""
 WITHOUT_DOT = (
     *("config", "final_split", "model", "out", "patience", "resume", "run_dir", "save_every"),
-    *("seed_everything", "split", "task", "teacher", "trainer", "with", *FLAGS),
+    *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
+    *(name for name in rows("short_names") if "." not in name),
 )
 """Other options without a dot."""
 LOGGERS = {
@@ -175,8 +176,6 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
     if row := rows("short_names").get(option):
         field, _, argument = row.partition(":")
         kind, _, name = argument.rpartition(".")
-        if value == "null":
-            return [(field, "null")]
         return [(field, kind), (f"{field}.init_args.{name}", value)]
     if option in NUMBERS and f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
         _check_number(option, value)

@@ -125,11 +125,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         module = cls(pretrained=str(checkpoint_path), head="score", facts=facts, **options)
         return module if map_location is None else module.to(map_location)
 
-    def _compile(self) -> None:
-        super()._compile()
-        if (teacher := self.loss.teacher) is not None:
-            teacher.outputs = torch.compile(teacher.outputs)
-
     def setup(self, stage: str) -> None:
         if stage != "fit":
             return
@@ -143,8 +138,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         if self.mixing and (data := counting_data(self.trainer)) is not None:
             batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
             check_pairs(data.batch_size, data.batch_size * batches)
-        if self.loss.teacher is not None:
-            self.loss.teacher.to(self.device, next(self.model.parameters()).dtype)
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         super().train(mode)
@@ -181,7 +174,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         return metrics.probabilities(outputs.float())
 
     def guards(self) -> list[Callback]:
-        return [*super().guards(), *self.test_metrics.guards()]
+        taught = self.loss.teacher.guards() if self.loss.teacher is not None else ()
+        return [*super().guards(), *self.test_metrics.guards(), *taught]
 
     def extra(self) -> dict[str, Any]:
         tree = {"tree": True} if self.facts.tree else {}

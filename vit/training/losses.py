@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
 
 from vit.errors import BELOW_ONE, POSITIVE, UserError, check_range, did_you_mean, some_of
@@ -28,6 +28,10 @@ class TeacherLoss(nn.Module, ABC):
     @abstractmethod
     def prepare(self, network: Model, facts: Facts) -> nn.Module | None:
         """Reads the teacher; returns what is trained with the network and not saved with it."""
+
+    def guards(self) -> list[Callback]:
+        """Callbacks of a run with it, which move it to the device, and compile its `outputs`."""
+        return []
 
     @abstractmethod
     def outputs(self, network: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Tensor]:

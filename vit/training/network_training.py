@@ -206,15 +206,11 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             for block in sharded_units(self)[:-1]:
                 block.compile()
         else:
-            self._compile()
+            self.model.compile()  # in place: the keys of the checkpoint stay clean
 
     def beside(self) -> list[tuple[str, nn.Parameter]]:
         """Named parameters that are not the network's, such as a decoder's."""
         return [pair for pair in self.named_parameters() if not pair[0].startswith("model.")]
-
-    def _compile(self) -> None:
-        """Compiles the network in place, so that the keys of the checkpoint stay clean."""
-        self.model.compile()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.draws = self.next_draws(len(batch[0]))

@@ -4,24 +4,46 @@ Shapes: b c h w images, k classes, d features of the student, t features of the 
 """
 
 import os
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from typing_extensions import override
 
-from vit.errors import POSITIVE, SHARE, UserError, check_range
+from vit import signals
+from vit.console import say
+from vit.data.module import ImageData
+from vit.errors import AT_LEAST_ONE, POSITIVE, SHARE, UserError, check_range
+from vit.extensions.adaptation.answer_file import AnswerFile
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess, check_choice, size_of
 from vit.seeds import seeded
 from vit.shapes import Float
+from vit.training.counted_data import Batch
+from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import TeacherLoss
+from vit.weights.identity import identity
 from vit.weights.pretrained import LoadReport, create_model
 
 Kind = Literal["auto", "hard", "soft", "none"]
 FeatureLoss = Literal["none", "cosine", "smooth_l1"]
+CACHE = "teacher_cache.bin"
+"""In the run directory, while a run with --teacher-cache is not finished."""
+
+
+class Answers(NamedTuple):
+    """A teacher's logits `b k` and features `b t` of a batch of images."""
+
+    logits: Tensor
+    features: Tensor
+    mixed: Callable[[Tensor], Tensor] = lambda targets: targets
+    """Targets `b k` of these images -> those of the batch that the student sees."""
 
 
 class Distillation(TeacherLoss):
@@ -47,6 +69,10 @@ class Distillation(TeacherLoss):
             the head's input: cosine (1 - cosine) or smooth_l1 (of features that a LayerNorm without
             parameters has scaled). The projection is trained, and left out of the saved model.
         feature_weight: Factor of that loss, which is added.
+        cache: Crops of each image, whose answers the teacher computes once and a file of the run
+            keeps in float16; later epochs show these crops again. Mixed images learn the mixture of
+            its probabilities for the two images, not its answer to the mixed one. None: every epoch
+            has other crops, and the teacher answers all of them.
     """
 
     colors: Tensor
@@ -60,8 +86,11 @@ class Distillation(TeacherLoss):
         temperature: float = 1.0,
         features: FeatureLoss = "none",
         feature_weight: float = 1.0,
+        cache: int | None = None,
     ) -> None:
         super().__init__()
+        if cache is not None:
+            check_range("cache", cache, AT_LEAST_ONE)
         check_choice("kind", kind, get_args(Kind))
         check_choice("features", features, get_args(FeatureLoss))
         check_range("alpha", alpha, SHARE)
@@ -74,7 +103,11 @@ class Distillation(TeacherLoss):
         if features == "none" and feature_weight != 1:
             raise UserError(f"feature_weight={feature_weight} has no effect on features=none")
         self.weights, self.kind, self.alpha, self.temperature = weights, kind, alpha, temperature
-        self.features, self.feature_weight = features, feature_weight
+        self.features, self.feature_weight, self.cache = features, feature_weight, cache
+        self.kept: Answers | None = None
+
+    def guards(self) -> list[Callback]:
+        return [Teaching(self)] if self.cache is None else [CachedTeaching(self, self.cache)]
 
     def prepare(self, network: Model, facts: Facts) -> nn.Module | None:
         """Reads the teacher and makes the projection. UserError without a teacher, for one that
@@ -128,29 +161,34 @@ class Distillation(TeacherLoss):
         images: Float[Tensor, "b c h w"],
     ) -> Float[Tensor, ""]:
         """`outputs` and `features`: as of `outputs`."""
-        answers, theirs = self.answers(images)
+        answers, theirs, mixed = self.kept or Answers(*self.answers(images))
         if self.kind != "none":
             logits = features if self.has_token else outputs
-            distilled = self._on_answers(logits.to(loss.dtype), answers.to(loss.dtype))
+            targets = mixed(self._targets(answers.to(loss.dtype)))
+            distilled = self._on_targets(logits.to(loss.dtype), targets)
             loss = (1 - self.alpha) * loss + self.alpha * distilled
         if self.features != "none":
             ours, theirs = self.projection(features).to(loss.dtype), theirs.to(loss.dtype)
             loss = loss + self.feature_weight * _between(ours, theirs, self.features)
         return loss
 
-    def _on_answers(self, logits: Float[Tensor, "b k"], answers: Float[Tensor, "b k"]) -> Tensor:
+    def _targets(self, answers: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """The teacher's probabilities, or all of them on its first choice."""
         if self.kind == "hard":
-            return F.cross_entropy(logits, answers.argmax(-1))
+            return F.one_hot(answers.argmax(-1), answers.shape[-1]).to(answers.dtype)
+        answers = answers / self.temperature
+        return answers.sigmoid() if self.multilabel else answers.softmax(-1)
+
+    def _on_targets(self, logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Tensor:
+        if self.kind == "hard":
+            return F.cross_entropy(logits, targets)
         t = self.temperature
         if self.multilabel:
-            loss = F.binary_cross_entropy_with_logits(
-                logits / t, (answers / t).sigmoid(), reduction="none"
-            )
+            loss = F.binary_cross_entropy_with_logits(logits / t, targets, reduction="none")
             return loss.sum(-1).mean() * t * t
-        student, teacher = (F.log_softmax(x / t, dim=-1) for x in (logits, answers))
         # DeiT's code (losses.py) takes the mean over images and classes, k times less.
         mean = "mean" if self.has_token else "batchmean"
-        return F.kl_div(student, teacher, reduction=mean, log_target=True) * t * t
+        return F.kl_div(F.log_softmax(logits / t, dim=-1), targets, reduction=mean) * t * t
 
     @torch.no_grad()
     def answers(self, images: Float[Tensor, "b c h w"]) -> tuple[Tensor, Tensor]:
@@ -182,3 +220,122 @@ def _colors(ours: Preprocess | None, report: LoadReport) -> Tensor:
     pairs = [[torch.tensor(p[name], dtype=torch.float64) for p in both] for name in ("mean", "std")]
     (our_mean, their_mean), (our_std, their_std) = pairs
     return torch.stack([our_std / their_std, (our_mean - their_mean) / their_std])
+
+
+class Teaching(Callback):
+    """Puts a teacher on the device, and compiles what the student computes for it."""
+
+    def __init__(self, teacher: Distillation) -> None:
+        self.teacher = teacher
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, ImageClassifier)
+        # With a projection the blocks are compiled, and nothing around them.
+        if stage == "fit" and pl_module.compile_network and self.teacher.features == "none":
+            self.teacher.outputs = torch.compile(self.teacher.outputs)
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, ImageClassifier)
+        self.teacher.to(pl_module.device, next(pl_module.model.parameters()).dtype)
+
+
+class CachedTeaching(Teaching):
+    """Gives a teacher's loss the answers that it has computed for the same crops before."""
+
+    def __init__(self, teacher: Distillation, crops: int) -> None:
+        super().__init__(teacher)
+        self.crops = crops
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if stage != "fit":
+            return
+        assert isinstance(pl_module, ImageClassifier)
+        data = self._data(trainer)
+        if data.loading.on_error == "skip":
+            raise UserError(
+                "--teacher-cache knows images by their places, which data.loading.on_error=skip "
+                "changes; leave one of them out (`vit data check --fix` lists the good images)"
+            )
+        if trainer.world_size > 1 and (data.sampling.balanced or data.sampling.repeats > 1):
+            raise UserError(
+                "with --teacher-cache on several processes an image comes once per epoch: leave "
+                "out data.sampling.balanced and data.sampling.repeats"
+            )
+        if pl_module.mixing and self.teacher.features != "none":
+            raise UserError(
+                "the features of a mixed image are no mixture of those of two: leave out "
+                "--teacher-cache, model.loss.teacher.features or model.mixing"
+            )
+        data.crops = self.crops
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, ImageClassifier) and self.teacher.weights is not None
+        self._images: int = len(trainer.train_dataloader.dataset)  # pyright: ignore
+        path = Path(trainer.default_root_dir) / CACHE
+        rows, width = self.crops * self._images, sum(self._widths)
+        self._file = AnswerFile(path, rows, width, identity(self.teacher.weights))
+        mixing = "; mixed images learn the mixture of both answers" if pl_module.mixing else ""
+        say(
+            f"teacher: {self.crops} crops of each of {self._images:,} images; their answers are "
+            f"computed once, and kept in {path} ({self._file.size / 2**20:,.0f} MiB) until the run "
+            f"ends{mixing}"
+        )
+
+    @override
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, ImageClassifier)
+        module, data, (images, _, indices) = pl_module, self._data(trainer), batch
+        epoch = data.consumed_samples // data.samples_per_epoch(trainer.world_size)
+        places = epoch % self.crops * self._images + indices.cpu()
+        sums = self._file.sums(images)
+        values, known = self._file.read(places, sums)
+        if not known.all():
+            with trainer.precision_plugin.forward_context():
+                answers = self.teacher.answers(images.to(module.dtype))
+            new = torch.cat(answers, dim=1)[:, : sum(self._widths)].half().cpu()[~known]
+            self._file.write(places[~known], sums[~known], new)
+            # Rows that were there stay, and a run that goes on reads the same: the last bits of
+            # an answer depend on the batch in which it is computed.
+            values, _ = self._file.read(places, sums)
+        logits, features = values.to(images.device, images.dtype).split(self._widths, dim=1)
+
+        def mixed(targets: Tensor) -> Tensor:
+            none = images[:, :0]  # their sizes alone matter
+            return module.mixing(none, targets, module.num_classes, module.draws)[1]
+
+        self.teacher.kept = Answers(logits, features, *([mixed] if module.mixing else []))
+
+    @override
+    def on_train_batch_end(self, *_: object, **__: object) -> None:
+        self.teacher.kept = None
+
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero and not signals.received():
+            (Path(trainer.default_root_dir) / CACHE).unlink(missing_ok=True)
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._data(trainer).crops = None  # a program may train with the same data again
+
+    @property
+    def _widths(self) -> list[int]:
+        """Logits and features that the losses need of an image."""
+        config = self.teacher.model.config
+        logits = 0 if self.teacher.kind == "none" else config.num_classes
+        features = 0 if self.teacher.features == "none" else self.teacher.model.num_features
+        return [logits, features]
+
+    @staticmethod
+    def _data(trainer: Trainer) -> ImageData:
+        data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(data, ImageData):
+            return data
+        raise UserError("--teacher-cache needs vit.ImageData, whose crops can come again")

@@ -309,6 +309,7 @@ _shtab_vit_fit_options=(
   "--save-every[seconds between saves of last.ckpt]:save_every:"
   "--task[task]:task:"
   "--teacher[teacher]:teacher:_vit_model"
+  "--teacher-cache[teacher_cache]:teacher_cache:"
   {-c,--config}"[a recipe\: its name, or a file]:config:_vit_recipe"
   "--trainer.accelerator[trainer.accelerator]:trainer.accelerator:"
   "--trainer.strategy[trainer.strategy]:trainer.strategy:"
