@@ -13,6 +13,7 @@ import pytest
 from benchmarks.lib import sweep
 from benchmarks.papers.ablations import run as ablations
 from benchmarks.papers.data_size import run as data_size
+from benchmarks.papers.distillation import run as distillation
 from benchmarks.papers.self_training import run as self_training
 from vit.extensions.compute.candidate import from_config
 from vit.models.zoo import model_config
@@ -114,6 +115,17 @@ def test_self_training_runs(pictures: Path, script: Callable[..., Any]) -> None:
     labelled = {(runs / "seed_0" / row["path"]).resolve() for row in rows}
     others = {path.resolve() for path in (runs / "seed_0" / "unlabelled").iterdir()}
     assert not labelled & others and len(labelled | others) == 5 * 34
+
+
+def test_distillation_runs_and_its_arms_take_equal_time(
+    pictures: Path, script: Callable[..., Any]
+) -> None:
+    runs = pictures.parent / "runs"
+    content = script(distillation, "--quick", "--data", pictures, "--runs", runs)
+    assert [row["label"] for row in content["rows"]] == ["labels", "teacher", "cache", "filled"]
+    # 480 s: 16 epochs of 30 s, 8 of 60 s, 4 of 60 s and 8 of 30 s.
+    expected = {"labels": 16, "teacher": 8, "cache": 12, "filled": 16}
+    assert distillation.lengths(480, 30, 60) == expected
 
 
 def test_a_verdict_is_that_of_the_interval_over_the_seeds() -> None:
