@@ -44,6 +44,7 @@ LOADED = {
     "SigLIP": "vit_base_patch16_siglip_224",
     "CLIP": "vit_xsmall_patch16_clip_224",
     "Perception Encoder": "vit_pe_core_tiny_patch16_384",
+    "EVA-02": "eva02_base_patch14_224",
     "FlexiViT": "flexivit_small",
     "MAE": "ViTMAEModel",
     "MSN": "ViTMSNModel",
@@ -53,7 +54,7 @@ LOADED = {
 """Family by the name that people know -> a model of it that is equal."""
 REFUSED = {
     "relative positions (BEiT, Swin)": ("beit_base_patch16_224", "swin_tiny_patch4_window7_224"),
-    "rotary positions other than DINOv3's (EVA-02)": ("eva02_base_patch14_224",),
+    "rotary positions of other kinds (RoPE-ViT)": ("vit_base_patch16_rope_224",),
     "stages of different width (Hiera, LeViT, PiT)": ("hiera_tiny_224", "levit_128s", "pit_ti_224"),
     "another attention (CaiT, XCiT, VOLO)": (
         "cait_xxs24_224",

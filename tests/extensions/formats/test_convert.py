@@ -273,6 +273,12 @@ class Toy(Writable):
         return UserError("a rattle is no model") if "rattle" in file.shapes else None
 
 
+def test_the_help_lists_what_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["--help"])
+    assert f"--to {{native,{','.join(FORMATS)}}}" in capsys.readouterr().out
+
+
 def test_a_format_is_one_module_and_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,7 +144,7 @@ def test_the_page_counts_timms_weights_by_family() -> None:
     document = load("results/timm_weights")
     page = (ROOT / "docs/families.md").read_text()
     assert timm_weights.text(document) in page
-    for family, count in (("CLIP", 87), ("Perception Encoder", 14)):
+    for family, count in (("CLIP", 87), ("Perception Encoder", 14), ("EVA", 31)):
         assert f"| {family} | {count} | {count} | 0 |" in page
     assert len(document["weights"]) == 448
 
@@ -175,6 +175,9 @@ def test_the_list_has_the_arguments_that_timm_builds_with() -> None:
         accepted += 1
         if name.startswith("vit_pe_"):
             check_perception(name, known, arguments)
+            continue
+        if timm_families.is_eva(known):
+            check_eva02(name, known, arguments)
             continue
         if arguments["cls"] == "Eva":
             check_eva(name, known, arguments)
@@ -234,11 +237,43 @@ def check_perception(name: str, known: Any, arguments: dict[str, Any]) -> None:
         "pool_mlp_dim": 4 * width,
     }, name
     assert arguments.get("attn_pool_mlp_ratio", 4.0) == 4.0
-    form = {**FAMILIES["perception_form"], **arguments}
-    assert form.items() >= FAMILIES["perception_form"].items(), name
+    form = FAMILIES["towers"]["perception"]["form"]
+    assert {**form, **arguments}.items() >= form.items(), name
     del arguments["cls"]
     full = described(architecture=name, model_args=arguments)
     timm_families.check_arguments(full, known, shapes)
+
+
+def check_eva02(name: str, known: Any, arguments: dict[str, Any]) -> None:
+    """Heads, pooling, epsilon, and what the field `tower` says are those of timm's entry."""
+    assert (known.width, known.num_heads) == (arguments["embed_dim"], arguments["num_heads"]), name
+    assert known.pool == arguments.get("global_pool", "avg"), name
+    file, norms = described(architecture=name), {"fc_norm.weight": (known.width,)}
+    assert timm_families.epsilon(file, known, None) == 1e-6
+    for argument, tensor in (("scale_attn_inner", "attn"), ("scale_mlp", "mlp")):
+        if arguments.get(argument):
+            norms[f"blocks.0.{tensor}.norm.weight"] = (known.width,)
+    tower, turns = timm_families.tower(file, known, norms), arguments.get("use_rot_pos_emb", False)
+    expected = {
+        "reference": list(arguments.get("ref_feat_shape", (16, 16))),
+        "offset": 0.0,
+        "period": 10_000.0 if turns else None,
+        "order": "yx",
+        "final_norm": True,
+        "key_bias": False,
+        "inner_norm": arguments.get("scale_attn_inner", False),
+        "mlp_norm": arguments.get("scale_mlp", False),
+        "post_norm": arguments.get("use_post_norm", False),
+    }
+    plain = name.startswith("eva_giant")
+    assert tower == (None if plain else expected), name
+    assert not plain or not {*arguments} - SHOWN_BY_TENSORS - {"cls", "num_heads", "global_pool"}
+    del arguments["cls"]
+    full = described(architecture=name, model_args=arguments)
+    assert timm_families.tower(full, known, norms) == tower
+    timm_families.check_arguments(
+        full, known, {"patch_embed.proj.weight": (known.width, 3, 14, 14)}
+    )
 
 
 def test_names_of_older_versions_are_understood() -> None:

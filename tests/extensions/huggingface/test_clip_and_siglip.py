@@ -194,3 +194,23 @@ def test_a_head_with_classes_is_not_written_as_a_projection(tmp_path: Path) -> N
         model, _ = load_pretrained(tmp_path / "clip", classes=["cat", "dog"])
         save_native(tmp_path / "ours", model, classes=["cat", "dog"], preprocess=None, extra={})
         convert(tmp_path / "ours", tmp_path / "back", "huggingface")
+
+
+def test_a_picture_that_patches_do_not_fill_is_cut(tmp_path: Path) -> None:
+    """transformers leaves the last rows and columns out, as of SigLIP's 384 pixels by 14."""
+    peer = peer_of("SiglipVisionModel", image_size=SIDE + 4)
+    peer.save_pretrained(tmp_path)
+    described = {
+        "image_processor_type": "SiglipImageProcessor",
+        "size": {"height": 44, "width": 44},
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(described))
+    model, report = load_pretrained(tmp_path)
+    assert report.preprocess is not None and report.preprocess["image_size"] == [SIDE, SIDE]
+    assert round(SIDE / report.preprocess["crop_fraction"]) == SIDE + 4
+    assert any(f"44x44 pixels: images are cut to {SIDE}x{SIDE}" in note for note in report.notes)
+    images = torch.randn(1, 3, SIDE + 4, SIDE + 4)
+    with torch.no_grad():
+        theirs = peer.eval()(images).pooler_output
+        ours = model.eval()(images[..., :SIDE, :SIDE])
+    assert (ours - theirs).abs().max() <= EQUAL * theirs.abs().max()

@@ -1,40 +1,22 @@
-"""Perception Encoder gives what timm gives at its own size and at odd ones, both ways."""
+"""Perception Encoder's positions, and what is refused as another form of it."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+
+pytest.importorskip("timm")
 
 from benchmarks.parity.families import scatter
+from tests.extensions.towers.peers import saved
 from vit.errors import UserError
-from vit.extensions.formats.convert import convert
-from vit.extensions.serving.image_transform import ImageTransform
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import build_model
-from vit.preprocessing import Preprocess
 from vit.weights.pretrained import load_pretrained
 
-timm = pytest.importorskip("timm")
-
-EQUAL = 1e-5
-"""Of the largest output, in float32."""
-SMALL = {"embed_dim": 128, "num_heads": 4, "mlp_ratio": 3.0}
-"""Sizes in place of the gigantic ones, with an MLP that is narrower than the pooling's."""
-MODELS: dict[str, dict[str, Any]] = {
-    "vit_pe_core_tiny_patch16_384": {},
-    "vit_pe_core_base_patch16_224": SMALL,
-    "vit_pe_core_large_patch14_336": SMALL,
-    "vit_pe_core_gigantic_patch14_448": SMALL,
-    "vit_pe_lang_large_patch14_448": SMALL,
-    "vit_pe_lang_gigantic_patch14_448": SMALL,
-    "vit_pe_spatial_tiny_patch16_512": {},
-    "vit_pe_spatial_gigantic_patch14_448": SMALL,
-}
 CONFIG: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
@@ -51,60 +33,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def saved(name: str, folder: Path) -> Any:
-    """timm's model of two layers with random weights, saved as timm saves it."""
-    from timm.models import save_for_hf
-
-    side = int(name.split("patch")[1].split("_")[0])
-    size = (3 * side, 5 * side)
-    model = scatter(timm.create_model(name, depth=2, img_size=size, **MODELS[name]))
-    save_for_hf(model, str(folder), safe_serialization=True)
-    return model
-
-
-def assert_equal(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    assert ours.shape == theirs.shape
-    assert (ours - theirs).abs().max() <= EQUAL * theirs.abs().max()
-
-
-@pytest.mark.parametrize("name", MODELS)
-@torch.no_grad()
-def test_a_photo_gives_what_it_gives_in_timm_and_the_model_goes_back(
-    name: str, tmp_path: Path
-) -> None:
-    peer = saved(name, tmp_path / "theirs")
-    ours, report = load_pretrained(tmp_path / "theirs")
-    noise = np.random.default_rng(0).integers(0, 256, (9, 7, 3)).astype(np.uint8)
-    photo = Image.fromarray(noise).resize((131, 97), Image.Resampling.BICUBIC)
-    described = json.loads((tmp_path / "theirs/config.json").read_text())["pretrained_cfg"]
-    config = timm.data.resolve_data_config({}, pretrained_cfg=described)
-    theirs = timm.data.create_transform(**config)(photo)[None]
-    assert report.preprocess is not None
-    images = ImageTransform(Preprocess.from_dict(report.preprocess))(photo)[None]
-    assert_equal(ours.eval()(images), peer(theirs))
-    assert_equal(ours.features(images), peer.forward_features(theirs))  # pyright: ignore
-
-    convert(tmp_path / "theirs", tmp_path / "back", "timm")
-    again = timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval()
-    assert torch.equal(again(theirs), peer(theirs))
-    assert load_pretrained(tmp_path / "back")[0].config == ours.config
-    convert(tmp_path / "theirs", tmp_path / "native", "native")
-    native, _ = load_pretrained(tmp_path / "native")
-    states = native.state_dict(), ours.state_dict()
-    assert all(torch.equal(*pair) for pair in zip(*(s.values() for s in states), strict=True))
-    assert native.config == ours.config and [*states[0]] == [*states[1]]
-
-    odd = (5 * ours.config.patch_size, 2 * ours.config.patch_size)  # pyright: ignore
-    peer.set_input_size(odd)
-    images = torch.randn(2, 3, *odd)
-    assert_equal(ours(images), peer(images))
-    resized, _ = load_pretrained(tmp_path / "theirs", image_size=odd)
-    assert_equal(resized.eval()(images), peer(images))
-
-
 def described_as(folder: Path, **changes: Any) -> Path:
     """A saved model whose config.json says something else."""
-    saved("vit_pe_core_tiny_patch16_384", folder)
+    saved("vit_pe_core_tiny_patch16_384", folder, depth=2, img_size=(48, 80))
     values = json.loads((folder / "config.json").read_text())
     values["model_args"].update(changes)
     (folder / "config.json").write_text(json.dumps(values))
@@ -134,7 +65,7 @@ def test_another_form_of_the_positions_is_refused_by_name(
 def test_a_file_without_its_description_is_refused(tmp_path: Path) -> None:
     """Whatever is said of it: rotary positions leave no tensors, and rows change their places."""
     for name in ("vit_pe_core_tiny_patch16_384", "vit_pe_spatial_tiny_patch16_512"):
-        peer = saved(name, tmp_path / name)
+        peer = saved(name, tmp_path / name, depth=2, img_size=(48, 80))
         torch.save(peer.state_dict(), tmp_path / "pe.pth")
         facts = {"activation": "gelu", "image_size": (48, 80)}
         for more in ({}, {"tower": {}}, {"tower": {"final_norm": False}}):
@@ -181,7 +112,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"rotary": {}}, "tower does not go with rotary"),
     ({"variant": {"mlp": "geglu"}}, "tower does not go with variant"),
     ({"num_heads": 16}, "the head size must be a multiple of 4"),
-    ({"pool": "gap", "norm_after_pool": True}, "tower goes neither with norm_after_pool"),
+    ({"representation_size": 8}, "tower goes neither with distillation_token nor"),
 ]
 
 

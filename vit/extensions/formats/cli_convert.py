@@ -19,6 +19,8 @@ examples:
 
 native, timm and huggingface write a directory, torchvision a .pth file, google a .npz file."""
 
+_READ_ALONE = ("open_clip",)  # a test compares this with the classes, whose import takes seconds
+
 
 def run(args: list[str]) -> int:
     """Converts or compares."""
@@ -28,7 +30,8 @@ def run(args: list[str]) -> int:
     add("source", help="weights: a run, a directory, a file, or a hub address")
     add("destination", help="where to write, or the second model to compare")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--to", choices=rows("formats"), help="the library to write for")
+    choices = [name for name in rows("formats") if name not in _READ_ALONE]
+    action.add_argument("--to", choices=choices, help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
     text = "set a field of the configuration that the file does not record, such as "
     text += "activation=gelu_tanh; may be repeated"

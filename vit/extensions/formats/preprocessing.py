@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,22 @@ def preparation(
         return {"preprocess": read(values, *size)}
     except Inexpressible as error:
         return {"preprocess": None, "unprepared": str(error)}
+
+
+def without_rest(prepared: dict[str, Any], patch_size: int) -> tuple[dict[str, Any], list[str]]:
+    """A `preparation` whose images the patches fill, and a note if that cuts them: other projects
+    leave the last rows and columns of such images out of the model (SigLIP's 384 by 14)."""
+    if prepared["preprocess"] is None:
+        return prepared, []
+    steps = Preprocess.from_dict(prepared["preprocess"])
+    height, width = (side - side % patch_size for side in steps.image_size)
+    if (height, width) == steps.image_size or 0 in (height, width):
+        return prepared, []
+    fraction = 1.0 if steps.resize == "pad" else height / steps.resized[0]
+    cut = replace(steps, image_size=(height, width), crop_fraction=fraction)
+    sides = "x".join(map(str, steps.image_size))
+    note = f"patches of {patch_size} do not fill {sides} pixels: images are cut to {height}x{width}"
+    return {"preprocess": cut.to_dict()}, [note]
 
 
 def squashed(size: tuple[int, int]) -> dict[str, Any]:

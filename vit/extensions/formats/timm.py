@@ -12,8 +12,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from vit.errors import UserError
-from vit.extensions.formats import perception
 from vit.extensions.formats import timm_reading as reading
+from vit.extensions.formats import timm_towers
 from vit.extensions.formats.descriptions import check_descriptions
 from vit.extensions.formats.exporting import (
     ANY,
@@ -85,7 +85,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     else:
         architecture = _architecture(config)
         arguments = _arguments(config, architecture)
-        notes = [] if architecture in (_CLIP, _DINOV3, perception.ENTRY) else notes
+        notes = [] if architecture in (_CLIP, _DINOV3) or config.tower is not None else notes
         pool, num_features = arguments["global_pool"], config.width
         tensors = _tensors(config, tensors, split=arguments.get("swiglu_align_to", 0) > 0)
         if config.pos_embed == "sincos2d":
@@ -106,6 +106,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         "pretrained_cfg": cfg | labels,
         **labels,
     }
+    if info.extra.get("projection"):
+        values["projection"] = True  # not timm's: what the outputs are
     return Export(save=directory(tensors, {"config.json": values}), notes=notes)
 
 
@@ -115,8 +117,9 @@ def _tensors(config: ViTConfig, tensors: dict[str, Tensor], *, split: bool) -> d
         rotary = Rotary.of(config.rotary)
         tensors = exported(tensors, [_of_dinov3(name, rotary, split) for name in tensors])
     if config.tower is not None:
-        rules = [perception.rule(name, _spelled(name), config.num_heads) for name in tensors]
-        tensors = exported(tensors, rules)
+        parts = timm_towers.parts(config.tower)
+        spelled = [(name, _spelled(name), config.num_heads) for name in tensors]
+        tensors = exported(tensors, [timm_towers.rule(*names, **parts) for names in spelled])
     if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
         table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
         gap = table.new_zeros(1, config.num_registers, config.width)
@@ -144,11 +147,10 @@ def _architecture(config: ViTConfig) -> str:
         expressed |= {"distillation_token": (False,), "activation": ("gelu", "swiglu")}
         expressed["pre_norm"] = (False,)
     if config.tower is not None:
-        project = "timm's Perception Encoder"
-        expressed |= perception.EXPRESSED
+        project, entry, values = timm_towers.entry_of(config.tower)
+        check_expressed(project, config, "keep it --to native", **expressed | values)
+        return entry
     check_expressed(project, config, "keep it --to native", **expressed)
-    if config.tower is not None:
-        return perception.ENTRY
     if rotary and config.layer_norm_eps != 1e-5:
         raise UserError(
             f"timm's DINOv3 has norms with an epsilon of 1e-5, not {config.layer_norm_eps:g}; "
@@ -166,8 +168,9 @@ def _architecture(config: ViTConfig) -> str:
 
 
 def _arguments(config: ViTConfig, architecture: str) -> dict[str, Any]:
-    # timm's ViT takes the joint width of gate and value, its DINOv3 that of each.
-    hidden = config.mlp_hidden_width if config.rotary is None else config.mlp_dim
+    # timm's ViT takes the joint width of gate and value, its Eva that of each.
+    is_plain = config.rotary is None and config.tower is None
+    hidden = config.mlp_hidden_width if is_plain else config.mlp_dim
     ratio = hidden / config.width
     if int(config.width * ratio) != hidden:  # timm rounds down
         ratio = (hidden + 0.5) / config.width
@@ -189,7 +192,7 @@ def _arguments(config: ViTConfig, architecture: str) -> dict[str, Any]:
     if config.distillation_token:
         return arguments
     if config.tower is not None:
-        return arguments | perception.arguments(config, config.tower)
+        return arguments | timm_towers.arguments(config, config.tower)
     arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
     if config.rotary is not None:
         return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
@@ -222,7 +225,7 @@ def _arguments_of_dinov3(config: ViTConfig, rotary: Rotary) -> dict[str, Any]:
 
 def _of_dinov3(ours: str, rotary: Rotary, split: bool) -> Rule:
     """Rule for one of our tensors in a model with rotary positions."""
-    rule = reading.joined(ours, keyless=not rotary.key_bias, split=split)
+    rule = timm_towers.joined(ours, keyless=not rotary.key_bias, split=split)
     return rule or Rule(ours, (_spelled(ours),))
 
 

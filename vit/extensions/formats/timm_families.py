@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit.errors import UserError
-from vit.extensions.formats import perception
+from vit.extensions.formats import timm_towers
 from vit.extensions.formats.facts import heads_of_width
 from vit.extensions.formats.refusals import FAMILIES, refused
 from vit.extensions.formats.rotary import Rotary
@@ -22,12 +22,6 @@ from vit.weights.formats import MissingFact
 from vit.weights.weight_file import WeightFile
 
 _BIT = re.compile(r"resnetv2_\d+x\d_bit")
-_GELU: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "quickgelu": "quick_gelu",
-}
 _GATES = ("silu", "swish")
 
 # Width and patch size of models without a class token that have the tanh form of GELU -> sides of
@@ -126,10 +120,13 @@ def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
 def tower(
     file: WeightFile, entry: Family | None, shapes: dict[str, tuple[int, ...]]
 ) -> JsonObject | None:
-    """The field `tower` of a Perception Encoder; None for another model."""
-    if entry is None or not perception.is_tower(entry.architecture):
+    """The field `tower` of a Perception Encoder or an EVA-02; None for another model."""
+    if entry is None or timm_towers.kind_of(entry.architecture) is None:
         return None
-    return perception.tower_of(entry.architecture, arguments_of(file), shapes)
+    arguments = arguments_of(file)
+    if arguments.get("ref_feat_shape", ()) is None:  # coordinates that no grid scales
+        raise _unsupported(file, "ref_feat_shape", None)
+    return timm_towers.tower_of(entry.architecture, arguments, shapes)
 
 
 def epsilon(file: WeightFile, entry: Family | None, rotary: Rotary | None) -> float:
@@ -137,7 +134,7 @@ def epsilon(file: WeightFile, entry: Family | None, rotary: Rotary | None) -> fl
     if entry is None:
         is_tower = "norm_pre.weight" in file.shapes
     else:
-        is_tower = re.search("_clip|_pe_", entry.architecture) is not None
+        is_tower = re.search("^vit_.*(clip|pe)_", entry.architecture) is not None
     usual = 1e-6 if rotary is None and not is_tower else 1e-5
     return file.hints.get("layer_norm_eps", usual)
 
@@ -165,10 +162,9 @@ def check_arguments(
         form = FAMILIES["rotary_form"].items()
         harmless |= {name: arguments.get(name) == value for name, value in form}
     known = FAMILIES["known"].split()
-    if entry is not None and perception.is_tower(entry.architecture):
-        harmless |= dict.fromkeys(FAMILIES["known_of_perception"].split(), True)
-        form = FAMILIES["perception_form"].items()
-        harmless |= {name: arguments.get(name) == value for name, value in form}
+    if entry is not None and (kind := timm_towers.kind_of(entry.architecture)):
+        harmless |= dict.fromkeys(kind["known"].split(), True)
+        harmless |= {name: arguments.get(name) == value for name, value in kind["form"].items()}
     for name, value in arguments.items():
         if name not in known and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
@@ -199,9 +195,9 @@ def activation(
         return "swiglu"
     if name is None:
         return _of_origin(file, entry, shapes) if entry else "gelu"
-    if name not in _GELU:
+    if name not in FAMILIES["activations"]:
         raise _unsupported(file, "act_layer", name)
-    return _GELU[name]
+    return FAMILIES["activations"][name]
 
 
 def _of_origin(file: WeightFile, entry: Family, shapes: dict[str, tuple[int, ...]]) -> Activation:
@@ -253,9 +249,15 @@ def pooling(file: WeightFile, entry: Family | None) -> str | None:
     name = file.config.get("global_pool")
     if name is None:
         name = arguments_of(file).get("global_pool", entry.pool if entry else None)
-    if name not in (None, "token", "avg", "map"):
+    # The attention pooling of timm's Eva sees the class token, too.
+    if name not in (None, "token", "avg", "map") or (name == "map" and is_eva(entry)):
         raise _unsupported(file, "global_pool", name)
     return name
+
+
+def is_eva(entry: Family | None) -> bool:
+    """True for an EVA-g or an EVA-02, whose biases of queries and values are apart."""
+    return entry is not None and entry.architecture.startswith(("eva_giant", "eva02"))
 
 
 def check_bit(file: WeightFile) -> None:

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from vit.errors import UserError
-from vit.extensions.formats import perception
 from vit.extensions.formats import timm_families as families
+from vit.extensions.formats import timm_towers
 from vit.extensions.formats.facts import (
     count_layers,
     fill_qkv_biases,
@@ -19,8 +19,14 @@ from vit.extensions.formats.facts import (
     patch_size_of,
     positions_into_token,
 )
-from vit.extensions.formats.layout import HALVES, KEYLESS, Rule, bound, renamed
-from vit.extensions.formats.preprocessing import from_timm, of_imagenet, preparation, squashed
+from vit.extensions.formats.layout import Rule, bound, renamed
+from vit.extensions.formats.preprocessing import (
+    from_timm,
+    of_imagenet,
+    preparation,
+    squashed,
+    without_rest,
+)
 from vit.extensions.formats.refusals import FAMILIES, refused, sign_of_others
 from vit.extensions.formats.rotary import Rotary
 from vit.extensions.formats.timm_families import Family
@@ -30,8 +36,9 @@ from vit.weights.formats import Recognised
 from vit.weights.weight_file import WeightFile
 
 _STEM = "patch_embed.backbone."
+_FIRST = ("blocks.0.attn.qkv.weight", "blocks.0.attn.q_proj.weight")
 _PREACTIVATION = "stages.0.blocks.0.conv1.weight"
-# Their name -> ours, where they differ; the last two with rotary positions alone.
+# Their name -> ours, where they differ; the last ones in DINOv3 and EVA alone.
 _NAMES = (
     (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT-III and DINOv3
     (r"^register_tokens$", "reg_token"),  # DINOv2
@@ -42,23 +49,11 @@ _NAMES_OF_PARTS = (
     (r"\.attn\.[qv]_bias$", ".attn.qkv.bias"),
     (r"\.mlp\.fc1_[gx]\.", ".mlp.fc1."),
 )
-
-
-def joined(ours: str, *, keyless: bool, split: bool) -> Rule | None:
-    """Rule for one of our tensors that timm's DINOv3 stores apart; None for any other.
-
-    `keyless`: the keys have no biases; `split`: the gate and the value of the MLP are two layers.
-    """
-    if keyless and ours.endswith(".attn.qkv.bias"):
-        block = ours.removesuffix("qkv.bias")
-        return Rule(ours, (f"{block}q_bias", f"{block}v_bias"), KEYLESS)
-    if split and ".mlp.fc1." in ours:
-        return Rule(ours, tuple(ours.replace("fc1", f"fc1_{part}") for part in "gx"), HALVES)
-    return None
+_NAMES_OF_EVA = (*_NAMES_OF_PARTS, (r"\.attn\.[qkv]_proj\.", ".attn.qkv."))
 
 
 def matches(file: WeightFile) -> bool:
-    return "blocks.0.attn.qkv.weight" in file.shapes or (
+    return not file.shapes.keys().isdisjoint(_FIRST) or (
         "stem.conv.weight" in file.shapes and _PREACTIVATION in file.shapes
     )
 
@@ -74,10 +69,11 @@ def recognise(file: WeightFile) -> Recognised:
     decoder = _decoder(file)
     file = renamed(file, lambda key: None if key in decoder else key)
     entry = families.family_of(file)
-    if error := sign_of_others(file.path, file.shapes):
-        raise error
     rotary = families.rotary_of(file, entry)
-    names = {key: _our_name(key, rotary) for key in file.shapes}
+    parts = _NAMES_OF_EVA if families.is_eva(entry) else _NAMES_OF_PARTS if rotary else ()
+    names = {key: _our_name(key, parts) for key in file.shapes}
+    if error := sign_of_others(file.path, names.values()):
+        raise error
     shapes = renamed(file, names.get).shapes
     families.check_arguments(file, entry, shapes, rotary)
     notes: list[str] = []
@@ -110,9 +106,10 @@ def recognise(file: WeightFile) -> Recognised:
 
 def _rule(ours: str, theirs: str, config: ViTConfig) -> Rule:
     if config.tower is not None:
-        return perception.rule(ours, theirs, config.num_heads)
-    apart = config.rotary is not None and joined(ours, keyless=theirs != ours, split=theirs != ours)
-    return apart or Rule(ours, (theirs,))
+        apart = re.search(r"_proj\.|fc1_", theirs) is not None
+        return timm_towers.rule(ours, theirs, config.num_heads, keyless=theirs != ours, apart=apart)
+    keyless, split = theirs.endswith(("q_bias", "v_bias")), ".mlp.fc1_" in theirs
+    return timm_towers.joined(ours, keyless=keyless, split=split) or Rule(ours, (theirs,))
 
 
 def _decoder(file: WeightFile) -> list[str]:
@@ -136,8 +133,8 @@ def _open_facts(file: WeightFile, config: ViTConfig) -> list[str]:
     ]
 
 
-def _our_name(key: str, rotary: Rotary | None) -> str:
-    for pattern, name in (*_NAMES, *(_NAMES_OF_PARTS if rotary else ())):
+def _our_name(key: str, parts: tuple[tuple[str, str], ...]) -> str:
+    for pattern, name in (*_NAMES, *parts):
         key = re.sub(pattern, name, key)
     return key
 
@@ -146,7 +143,7 @@ def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any],
     """`preparation` of the images, and what had to be assumed."""
     description = families.described(file)
     if description:
-        return preparation(from_timm, description), []
+        return without_rest(preparation(from_timm, description), config.patch_size)
     stated = f"activation={config.activation!r} and epsilon {config.layer_norm_eps:g}"
     notes = [f"the file has no description: {stated} are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
@@ -273,8 +270,10 @@ def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
 def _projection(file: WeightFile, config: ViTConfig) -> dict[str, Any]:
     """`extra` of a CLIP or a Perception Encoder whose head gives an embedding, and no classes."""
     tag = families.described(file).get("tag") or families.tag_of(file)
+    is_clip = config.pre_norm or "_clip" in (families.architecture_of(file) or "")
     is_embedding = config.num_classes in FAMILIES["projections"] and "_ft_" not in tag
-    return {"projection": True} if config.pre_norm and is_embedding else {}
+    is_stated = file.config.get("projection") is True  # by this package
+    return {"projection": True} if is_stated or (is_clip and is_embedding) else {}
 
 
 def _recognise_resnet(file: WeightFile) -> Recognised:

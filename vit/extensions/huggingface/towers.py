@@ -15,7 +15,12 @@ from vit.errors import UserError
 from vit.extensions.formats.exporting import ANY, check_expressed
 from vit.extensions.formats.facts import count_layers, grid_of
 from vit.extensions.formats.layout import JOINED, SAME, Op, Rule, bound, exported, layer
-from vit.extensions.formats.preprocessing import HUGGING_FACE, from_huggingface, preparation
+from vit.extensions.formats.preprocessing import (
+    HUGGING_FACE,
+    from_huggingface,
+    preparation,
+    without_rest,
+)
 from vit.models.config import ViTConfig
 from vit.models.fields import JsonObject, as_size
 from vit.weights.formats import MissingFact, Recognised
@@ -55,15 +60,18 @@ def recognise(file: WeightFile) -> Recognised:
         tensors["head.bias"] = lambda: torch.zeros(config.num_classes)
     constants = {key for key in keys if key.endswith("embeddings.position_ids")}
     beside = {key for key in keys if key.startswith(_BESIDE)}
+    prepared = preparation(from_huggingface, file.preprocessor, config.size)
+    prepared, cut = without_rest(prepared, config.patch_size)
     return Recognised(
         format="Hugging Face",
         config=config,
         tensors=tensors,
         used=used | constants | beside,
         left_out={"text_model": "the text tower"} if beside else {},
-        **preparation(from_huggingface, file.preprocessor, config.size),
+        **prepared,
         extra={"projection": True} if config.num_classes else {},
-        notes=[] if file.config else ["there is no config.json: the usual epsilon is assumed"],
+        notes=cut
+        + ([] if file.config else ["there is no config.json: the usual epsilon is assumed"]),
     )
 
 

@@ -730,7 +730,7 @@ complete -c vit -n '_shtab_vit_using download' -l to -xka "(__fish_complete_path
 complete -c vit -n '_shtab_vit_using download; and test $_shtab_vit_npos -ge 0' -ka "(vit completion weights runs; __fish_complete_path (commandline -ct))" -d 'such as vit_s16.augreg_in21k'
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a convert -d 'convert weights between formats, or compare two files'
 complete -c vit -n '_shtab_vit_using convert' -s h -l help -d 'show this help message and exit'
-complete -c vit -n '_shtab_vit_using convert' -l to -xka "native timm torchvision huggingface google open_clip" -d 'the library to write for'
+complete -c vit -n '_shtab_vit_using convert' -l to -xka "native timm torchvision huggingface google" -d 'the library to write for'
 complete -c vit -n '_shtab_vit_using convert' -l compare -d 'print the difference of the logits'
 complete -c vit -n '_shtab_vit_using convert' -l set -x -d 'set a field of the configuration that the file does not record, such as activation=gelu_tanh; may be repeated'
 complete -c vit -n '_shtab_vit_using convert' -l num-heads -x -d 'same as --set num_heads=SET'

@@ -151,7 +151,7 @@ _shtab_vit_completion_defaults_added=0
 
 _shtab_vit_convert_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--to[the library to write for]:to:(native timm torchvision huggingface google open_clip)"
+  "--to[the library to write for]:to:(native timm torchvision huggingface google)"
   "--compare[print the difference of the logits]"
   "*--set[set a field of the configuration that the file does not record, such as activation\=gelu_tanh\; may be repeated]:FIELD=VALUE:"
   "*--num-heads[same as --set num_heads\=SET]:set:"
