@@ -9,10 +9,10 @@ from benchmarks.lib.sweep import interval
 PAGE = ROOT / "docs" / "finetuning.md"
 TEXT = """\
 CIFAR-10 (JPEG), {images:,} test images, {budget} CPU seconds of training in each arm, one thread of
-a shared {cpu}. Teacher: the hybrid of `cifar10/equal_flops_hybrid` after an hour, {teacher:.1f} %.
-Student: the recipe `cifar10` with plain patches of 8 pixels; with a teacher, its probabilities
-alone (`kind` soft, `alpha` 1, temperature 2). ± behind an accuracy is the standard deviation over
-the seeds, behind a difference half of its 95 % interval.
+a shared {cpu}. Teacher: the hybrid of `cifar10/equal_flops_hybrid` after an hour of that machine
+({hour:,.0f} CPU seconds), {teacher:.1f} %. Student: the recipe `cifar10` with plain patches of 8
+pixels; with a teacher, its probabilities alone (`kind` soft, `alpha` 1, temperature 2). ± behind an
+accuracy is the standard deviation over the seeds, behind a difference half of its 95 % interval.
 """
 ARMS = {
     "labels": "labels, no teacher",
@@ -43,6 +43,7 @@ def text(content: dict[str, Any]) -> str:
         images=content["teacher"]["images"]["test"],
         budget=settings["seconds"],
         cpu=content["hardware"]["cpu"],
+        hour=content["teacher"]["train_cpu_seconds"],
         teacher=100 * content["teacher"]["mean"]["test/acc1"],
     )
     head = ("student", "accuracy, %", "over labels", "epochs", "CPU s", "seeds")

@@ -9,7 +9,7 @@ teacher's operations, and the optimizer, crops and schedule of the recipe cifar1
 - labels: no teacher.
 - teacher: its probabilities alone at temperature 2, as of the recipe distill; it answers every
   image in every epoch.
-- cache: the same with --teacher-cache 4; its answers count.
+- cache: the same with --teacher-cache 2; its answers count.
 - filled: the same for as many epochs as `labels`, as if the answers had been there.
 
 The length of an arm is a whole number of epochs, by the CPU seconds that an epoch with and one
@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.lib.harness import Rows, arguments, document, publish, seeds_row
 from benchmarks.lib.sweep import trained
 
-NAME, CROPS = "papers/distillation/results", 4
+NAME, CROPS = "papers/distillation/results", 2
 PLAIN = ("--model.architecture.stem_depths", "null", "--model.architecture.patch_size", "8")
 SOFT = tuple(
     word
