@@ -113,6 +113,8 @@ TABLES: dict[str, dict[str, str]] = {
         "addresses": "vit.extensions.formats.hub:Addresses",
         "imagenet": "vit.extensions.formats.class_names:ImageNet",
     },
+    # Page beside weights -> f(WeightFile, NamedWeights or None, recorded licences), inherited.
+    "inherited": {"README.md": "vit.extensions.licences.rows:inherited"},
     # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
     "engines": dict.fromkeys(
         (".onnx", ".xml", ".pt2"), "vit.extensions.serving.engines:open_classifier"
@@ -127,8 +129,7 @@ TABLES: dict[str, dict[str, str]] = {
         "unknown": "vit.extensions.trust.trust_answers:Unknown",
         "confidence": "vit.extensions.trust.trust_answers:Confidence",
     },
-    # Options of a text of vit.load, which make the head -> f(weights, **options), in place of
-    # vit.weights.pretrained.load_pretrained.
+    # Options of vit.load that make the head -> f(weights, **options), instead of load_pretrained.
     "texts": dict.fromkeys(("names", "templates"), "vit.extensions.text.zero_shot:load_named"),
     # Flag of `vit classify` -> f(Classifier, PredictOptions) -> Classifier.
     "views": {"tta": "vit.extensions.serving.mirrored:mirrored"},
@@ -136,9 +137,8 @@ TABLES: dict[str, dict[str, str]] = {
     "answer_files": dict.fromkeys(
         (".csv", ".jsonl", ".parquet"), "vit.extensions.serving.cli_answer_out:AnswerFile"
     ),
-    # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
+    # Parts of what `vit test` prints: vit.cli.evaluate.Comparison and, of several labels, Detail.
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
-    # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {"per_class": "vit.extensions.reports.scores:per_class"},
     # Made of a finished run, in this order, by its first process -> vit.runs.finishers.Finisher.
     "finishers": {

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import POSITIVE, SHARE, UserError, check_range
+from vit.extensions.licences.rows import TEACHER, inherit
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
@@ -100,6 +101,7 @@ class Distillation(TeacherLoss):
         path = os.path.expanduser(self.weights)
         model = create_model(pretrained=path, report=reports.append, **head)
         self.model = model.eval().requires_grad_(False)
+        inherit(network, model.inherited, TEACHER)
         self.register_buffer("colors", _colors(facts.preprocess, reports[0]))
         if self.features == "none":
             return None
