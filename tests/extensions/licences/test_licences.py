@@ -206,11 +206,12 @@ def test_a_repository_in_the_hubs_cache_has_its_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["mit", {"weights": "mit"}, [{"part": "weights"}], [{**MIT, "link": 3}], [[]]]
+    "value",
+    ["mit", {"weights": "mit"}, [{"part": "weights"}], [{**MIT, "link": 3}], [[]], [MIT] * 1001],
 )
 def test_rows_of_another_form_are_refused_in_one_line(value: object, tmp_path: Path) -> None:
     saved(tmp_path / "m", extra={"licences": value})
-    with pytest.raises(UserError, match="are no rows of part, source and licence"):
+    with pytest.raises(UserError, match="are not at most 1,000 rows of part, source and"):
         load_pretrained(tmp_path / "m")
 
 
@@ -218,6 +219,8 @@ def test_a_description_prints_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {**MIT, "licence": "mit\x1b[2J\nvit: all is well"}
-    load_pretrained(saved(tmp_path / "m", extra={"licences": [row]}))
+    long = {**MIT, "licence": "x" * 100_000}
+    load_pretrained(saved(tmp_path / "m", extra={"licences": [row, long]}))
     printed = capsys.readouterr().err
+    assert len(printed) < 1000
     assert "\x1b" not in printed and "mit\\x1b[2J\\nvit: all is well" in printed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.console import note
-from vit.errors import UserError, printable, shorten
+from vit.errors import MESSAGE, UserError, printable, shorten
 from vit.extensions.formats.published import Published, warned
 from vit.extensions.licences.page import UNSAID, WEIGHTS, Row, as_row, of_page
 from vit.models.fields import JsonObject, is_list, is_object
@@ -20,6 +20,8 @@ KEY = "licences"
 """Field of the rows."""
 TEACHER = "teacher's "
 """Beginning of the parts that a model has learned from."""
+_MOST = 1000
+"""Rows of a description."""
 
 
 def inherited(file: WeightFile, row: NamedWeights | None, recorded: object) -> JsonObject:
@@ -65,15 +67,16 @@ def say_once(rows: Iterable[Row]) -> None:
 
 @cache
 def _note_once(text: str) -> None:
-    note(printable(text))
+    note(printable(shorten(text, MESSAGE)))
 
 
 def _checked(values: object, path: Path) -> list[Row]:
     """The rows of a description. UserError for another value."""
     rows: Any = values
-    if is_list(values) and all(map(_is_row, values)):
+    if is_list(values) and len(values) <= _MOST and all(map(_is_row, values)):
         return [*rows]
-    raise UserError(f"{path}: {KEY}={shorten(values)} are no rows of part, source and licence")
+    form = f"at most {_MOST:,} rows of part, source and licence"
+    raise UserError(f"{path}: {KEY}={shorten(values)} are not {form}")
 
 
 def _is_row(value: object) -> bool:
