@@ -115,11 +115,10 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Page beside weights -> f(WeightFile, NamedWeights or None, recorded licences), inherited.
     "inherited": {"README.md": "vit.extensions.licences.rows:inherited"},
-    # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
+    # Suffix of another runtime's model; word of --engine -> vit.inference.runtimes.Opener; Runtime.
     "engines": dict.fromkeys(
         (".onnx", ".xml", ".pt2"), "vit.extensions.serving.engines:open_classifier"
     ),
-    # Word of --engine -> vit.inference.runtimes.Runtime of a classifier.
     "runtimes": {"openvino": "vit.extensions.serving.engines:classifier_in_openvino"},
     # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.
     "subjects": {"with": "vit.extensions.serving.exported_subject:ExportedSubject"},
@@ -129,7 +128,7 @@ TABLES: dict[str, dict[str, str]] = {
         "unknown": "vit.extensions.trust.trust_answers:Unknown",
         "confidence": "vit.extensions.trust.trust_answers:Confidence",
     },
-    # Options of vit.load that make the head -> f(weights, **options), instead of load_pretrained.
+    # Texts of vit.load that make the head -> f(weights, **options), in place of load_pretrained.
     "texts": dict.fromkeys(("names", "templates"), "vit.extensions.text.zero_shot:load_named"),
     # Flag of `vit classify` -> f(Classifier, PredictOptions) -> Classifier.
     "views": {"tta": "vit.extensions.serving.mirrored:mirrored"},
