@@ -113,11 +113,12 @@ TABLES: dict[str, dict[str, str]] = {
         "addresses": "vit.extensions.formats.hub:Addresses",
         "imagenet": "vit.extensions.formats.class_names:ImageNet",
     },
-    # Suffix of a model that another runtime computes -> vit.inference.runtimes.Opener.
+    # Page beside weights -> f(WeightFile, NamedWeights or None, recorded licences), inherited.
+    "inherited": {"README.md": "vit.extensions.licences.rows:inherited"},
+    # Suffix of another runtime's model; word of --engine -> vit.inference.runtimes.Opener; Runtime.
     "engines": dict.fromkeys(
         (".onnx", ".xml", ".pt2"), "vit.extensions.serving.engines:open_classifier"
     ),
-    # Word of --engine -> vit.inference.runtimes.Runtime of a classifier.
     "runtimes": {"openvino": "vit.extensions.serving.engines:classifier_in_openvino"},
     # Option of `vit test` with a file -> vit.runs.evaluate.Subject that is made of it.
     "subjects": {"with": "vit.extensions.serving.exported_subject:ExportedSubject"},
@@ -135,9 +136,8 @@ TABLES: dict[str, dict[str, str]] = {
     "answer_files": dict.fromkeys(
         (".csv", ".jsonl", ".parquet"), "vit.extensions.serving.cli_answer_out:AnswerFile"
     ),
-    # What `vit test RUN OTHER` prints: vit.cli.evaluate.Comparison.
+    # Parts of what `vit test` prints: vit.cli.evaluate.Comparison and, of several labels, Detail.
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},
-    # What `vit test` prints beside the metrics of several labels: vit.cli.evaluate.Detail.
     "details": {"per_class": "vit.extensions.reports.scores:per_class"},
     # Made of a finished run, in this order, by its first process -> vit.runs.finishers.Finisher.
     "finishers": {

@@ -53,7 +53,6 @@ def test_every_field_survives_json(kind: type) -> None:
         config = kind(**{field.name: CHANGED[field.name]})
         text = json.dumps(config.to_dict())
         assert config_from_dict(json.loads(text)) == config, field.name
-        assert kind.from_dict(json.loads(text)) == config
 
 
 def test_architecture_picks_the_class() -> None:
@@ -76,7 +75,7 @@ MISTAKES: list[tuple[type, dict[str, Any], str]] = [
     (ViTConfig, {"distillation_token": True, "pool": "gap"}, "needs pool='cls', not 'gap'"),
     (ViTConfig, {"distillation_token": True, "representation_size": 8}, "exclude each other"),
     (ViTConfig, {"norm_after_pool": True, "pool": "map"}, "needs pool='cls' or 'gap', not 'map'"),
-    (ViTConfig, {"drop_path": -0.1}, r"drop_path=-0.1 is not a probability in \[0, 1\)"),
+    (ViTConfig, {"drop_path": -0.1}, r"drop_path=-0.1 must be in \[0, 1\)"),
     (ViTConfig, {"stem_depths": (2, 2, 2, 2)}, "patch_size=16 is not a multiple of 32, the stride"),
     (ResNetConfig, {"depths": ()}, r"depths=\[\] must be 1 to 4 whole numbers"),
     (ResNetConfig, {"width_factor": 0}, "width_factor=0 must be"),

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.models.small_models import filled
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
-from vit.models.zoo import build_model
+from vit.models.zoo import build_model, config_from_dict
 from vit.preprocessing import Preprocess
 from vit.weights.native import save_native
 from vit.weights.pretrained import create_model, load_pretrained
@@ -106,7 +106,7 @@ def test_rows_of_known_classes_move_by_name(file: Path) -> None:
 
 
 def test_the_tanh_layer_goes_with_the_head(tmp_path: Path) -> None:
-    config = ViTConfig.from_dict({**TINY.to_dict(), "representation_size": 16})
+    config = config_from_dict({**TINY.to_dict(), "representation_size": 16})
     model = filled(build_model(config))
     save_native(tmp_path, model, classes=None, preprocess=None, extra={})
     replaced, report = load_pretrained(tmp_path, num_classes=5)
@@ -127,7 +127,7 @@ def test_positions_are_resized_by_the_files_rule_and_said(file: Path) -> None:
 
 
 def test_training_options_are_the_users_and_arithmetic_is_the_files(tmp_path: Path) -> None:
-    config = ViTConfig.from_dict({**TINY.to_dict(), "layer_norm_eps": 1e-3, "activation": "gelu"})
+    config = config_from_dict({**TINY.to_dict(), "layer_norm_eps": 1e-3, "activation": "gelu"})
     model = build_model(config)
     save_native(tmp_path, model, classes=None, preprocess=None, extra={})
     loaded, _ = load_pretrained(tmp_path, dropout=0.1, drop_path=0.2)

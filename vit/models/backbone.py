@@ -1,7 +1,7 @@
 """Base of all architectures: outputs of single layers, under the names of DINOv2 and timm."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import torch
@@ -37,6 +37,8 @@ class Backbone(nn.Module):
     activation_checkpointing = False
     preprocess: JsonObject | None = None
     """Preprocessing of the weights, for `vit.transforms`: {} if not recorded, None if fresh."""
+    inherited: Mapping[str, object] = {}
+    """Facts of the weights that are saved with all that is made of them (table `inherited`)."""
 
     @property
     @abstractmethod

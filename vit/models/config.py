@@ -4,18 +4,16 @@ Every numerical choice that differs between published weights (GELU form, epsilo
 position of the final norm) is a field, so that it is saved with the weights.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from vit.errors import ABOVE_ZERO, UserError, check_range
+from vit.errors import ABOVE_ZERO, BELOW_ONE, UserError, check_range
 from vit.models.fields import (
     JsonObject,
     as_depths,
     as_size,
     check_kinds,
     check_whole,
-    known_fields,
 )
 
 PosResize = Literal[
@@ -161,8 +159,7 @@ class ViTConfig:
         self._check_tokens()
         check_range("layer_norm_eps", self.layer_norm_eps, ABOVE_ZERO)
         for name in ("dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")
+            check_range(name, getattr(self, name), BELOW_ONE)
         if self.layer_scale is not None:
             object.__setattr__(self, "layer_scale", float(self.layer_scale))  # 1 is 1.0
 
@@ -260,11 +257,6 @@ class ViTConfig:
             del values["variant"]
         return {"architecture": "vit", **values}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> "ViTConfig":
-        """Inverse of `to_dict`. UserError names an unknown field."""
-        return cls(**known_fields(cls, values))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
@@ -309,8 +301,3 @@ class ResNetConfig:
         """Plain JSON types, with the architecture's name."""
         values = {**asdict(self), "image_size": list(self.size), "depths": list(self.depths)}
         return {"architecture": "resnet", **values}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> "ResNetConfig":
-        """Inverse of `to_dict`. UserError names an unknown field."""
-        return cls(**known_fields(cls, values))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
-from vit.models.fields import is_object
+from vit.models.fields import is_object, known_fields
 from vit.synonyms import keywords
 from vit.tables import resolve, rows
 
@@ -52,7 +52,8 @@ def config_from_dict(values: object) -> ModelConfig:
     architecture = values.get("architecture", "vit")
     if not isinstance(architecture, str) or architecture not in kinds:
         raise UserError(f"architecture={shorten(repr(architecture))} is not one of {[*kinds]}")
-    return kinds[architecture].from_dict(values)
+    kind = kinds[architecture]
+    return kind(**known_fields(kind, values))
 
 
 def _read_zoo() -> dict[str, Entry]:

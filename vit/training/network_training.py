@@ -333,7 +333,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             "metrics": {name: float(value) for name, value in scores if name.startswith("val/")},
             "classes": self.classes,
             "preprocess": self.preprocess and self.preprocess.to_dict(),
-            "extra": self.extra(),
+            "extra": {**self.extra(), **self.model.inherited},
         }
 
     def on_load_checkpoint(self, checkpoint: Contents) -> None:

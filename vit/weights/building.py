@@ -1,6 +1,6 @@
 """A model built without memory or random numbers, and given the weights of a file."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.errors import UserError, some_of
 from vit.models.zoo import Model, ModelConfig, build_model
+from vit.weights.adapt import HEAD
 from vit.weights.formats import Recognised
 
 
@@ -34,21 +35,17 @@ def build_empty(config: ModelConfig) -> Model:
         return build_model(config)
 
 
-def filled(
-    config: ModelConfig,
-    recognised: Recognised,
-    source: str,
-    fresh: Collection[str] = (),
-) -> Model:
+def filled(config: ModelConfig, recognised: Recognised) -> Model:
     """The model with the weights of a file, in float32 whatever the file has: half precision is a
     choice of the run.
 
-    `fresh`: beginnings of names that may be missing, and get zeros. UserError lists missing tensors
+    A head that is reinitialised gets zeros. UserError lists missing tensors
     (-), unexpected ones (+) and those of another shape or type.
     """
     model = build_empty(config)
-    wanted, tensors = model.state_dict(), recognised.tensors
-    missing = [name for name in wanted if name not in tensors and not name.startswith(tuple(fresh))]
+    wanted, tensors, source = model.state_dict(), recognised.tensors, recognised.source
+    fresh = HEAD if recognised.reinitialised else ()
+    missing = [name for name in wanted if name not in tensors and not name.startswith(fresh)]
     extra = [*recognised.unexpected, *(set(tensors) - set(wanted))]
     if missing or extra:
         parts = [

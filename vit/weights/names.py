@@ -131,9 +131,7 @@ def find(word: str) -> NamedWeights:
 def named(text: object) -> NamedWeights | None:
     """The weights that `text` names; None for an address, a path, or a file of that name.
     UserError for a word that could be a name, and is none."""
-    if not isinstance(text, str) or not text or "://" in text:
-        return None
-    if os.path.exists(os.path.expanduser(text)):
+    if not isinstance(text, str) or "://" in text or os.path.exists(os.path.expanduser(text)):
         return None
     if HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text)):
         return find(text)

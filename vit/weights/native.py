@@ -68,7 +68,7 @@ def save_native(
         "model": model.config.to_dict(),
         "classes": classes,
         "preprocess": preprocess,
-        "extra": without_local_paths(extra),
+        "extra": without_local_paths({**extra, **model.inherited}),
         "sha256": fingerprint(state),
     }
     # One line in the header, indented in config.json.

@@ -11,17 +11,18 @@ from typing import Any
 
 from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.models.fields import as_size
+from vit.models.fields import JsonObject, as_size
 from vit.models.zoo import Model, ModelConfig, build_model, model_config
 from vit.synonyms import keywords
+from vit.tables import resolve, rows
 from vit.weights import names
-from vit.weights.adapt import HEAD, HeadRows, adapt, same_architecture
+from vit.weights.adapt import HeadRows, adapt, same_architecture
 from vit.weights.building import filled
 from vit.weights.formats import Recognised, recognise
 from vit.weights.heads import check_names, unanswerable
 from vit.weights.names import NamedWeights
 from vit.weights.report import LoadReport, print_report
-from vit.weights.weight_file import SETS, WeightSet, open_weights
+from vit.weights.weight_file import SETS, WeightFile, WeightSet, open_weights
 
 
 @keywords
@@ -47,8 +48,11 @@ def create_model(
     `overrides`: fields of ViTConfig or ResNetConfig.
     """
     name, pretrained = _published(name, pretrained)
+    check_names(classes)
+    if num_classes is None and classes is not None:
+        num_classes = len(classes)
+    sizes = {"num_classes": num_classes, "image_size": image_size}
     if pretrained is not None:
-        sizes = {"num_classes": num_classes, "image_size": image_size}
         choice = {"classes": classes, "head": head, "weights": weights}
         model, account = load_pretrained(pretrained, name, **sizes, **choice, **overrides)
         report(account)
@@ -57,10 +61,6 @@ def create_model(
         raise UserError(f"weights={weights} chooses among those of a file: give pretrained")
     if name is None:
         raise UserError("create_model needs a name, such as 'vit_b16', or pretrained=...")
-    check_names(classes)
-    if num_classes is None and classes is not None:
-        num_classes = len(classes)
-    sizes = {"num_classes": num_classes, "image_size": image_size}
     sizes = {field: value for field, value in sizes.items() if value is not None}
     return build_model(model_config(name, **sizes, **overrides))
 
@@ -119,7 +119,7 @@ def load_pretrained(
     UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
     check_names(classes)
-    recognised, row = _open(pretrained, image_size, overrides, weights)
+    recognised, row, file = _open(pretrained, image_size, overrides, weights)
     if row is not None and published_size and recognised.config.size != row.size:
         image_size = image_size or row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
@@ -134,15 +134,24 @@ def load_pretrained(
         head=head,
         overrides=overrides,
     )
-    fresh = HEAD if recognised.reinitialised else ()
-    model = filled(target, recognised, str(pretrained), fresh)
+    model = filled(target, recognised)
     recognised.loaded = sum(name in recognised.tensors for name in model.state_dict())
     recognised.tensors, recognised.check = {}, None  # which hold the file
     _describe(recognised, target, named=row is not None)
     if image_size is not None and recognised.preprocess is not None:
         recognised.preprocess = {**recognised.preprocess, "image_size": list(target.size)}
     model.preprocess = recognised.preprocess or {}
+    model.inherited = _inherited(file, row, recognised.extra)
     return model, recognised
+
+
+def _inherited(file: WeightFile, row: NamedWeights | None, extra: JsonObject) -> JsonObject:
+    """Facts that go into all that is made of the weights; {} where nothing states any."""
+    recorded = {**file.config, **extra}.get("licences")
+    for page, reader in rows("inherited").items():
+        if row is not None or recorded or (file.path.parent / page).is_file():
+            return resolve(reader)(file, row, recorded)
+    return {}
 
 
 def _describe(report: Recognised, target: ModelConfig, *, named: bool) -> None:
@@ -169,7 +178,7 @@ def inspect_pretrained(
     """
     facts = {name: value for name, value in facts.items() if value is not None}
     size = facts.pop("image_size", None)
-    recognised, row = _open(pretrained, size, facts, weights)
+    recognised, row, _ = _open(pretrained, size, facts, weights)
     config = recognised.config
     if row is not None:
         config = replace(config, image_size=size or row.size)
@@ -184,7 +193,7 @@ def _open(
     image_size: int | tuple[int, int] | None,
     overrides: Mapping[str, object],
     wanted: WeightSet | None,
-) -> tuple[Recognised, NamedWeights | None]:
+) -> tuple[Recognised, NamedWeights | None, WeightFile]:
     """The file of a name, an address or a path; with the row of published weights for a name."""
     hints = dict(overrides)
     if image_size is not None:
@@ -212,7 +221,7 @@ def _open(
                 f"instead of {row.outputs:,}"
             )
         recognised.preprocess, recognised.unprepared, recognised.notes = row.preprocess(), "", []
-    return recognised, row
+    return recognised, row, file
 
 
 def _check_architecture(recognised: Recognised, name: str | None, source: str | Path) -> None:

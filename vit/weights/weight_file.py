@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -80,9 +81,12 @@ def open_weights(
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
     try:
         path = find_weights(Path(path))
-        file = open_saved(path, wanted) or _open_foreign(path, wanted)
+        readers = chain([open_saved], map(resolve, rows("weight_files").values()))
+        file = next(filter(None, (reader(path, wanted) for reader in readers)), None)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    if file is None:
+        raise UserError(f"{path} is not a file of weights that is read here")
     return replace(
         file,
         hints=dict(hints or {}),
@@ -128,14 +132,6 @@ def open_saved(path: Path, wanted: WeightSet | None = None) -> WeightFile | None
         return None
     file, config = open_safetensors(path), read_json(path.parent / "config.json")
     return file if FORMAT in file.header or config.get("format") == FORMAT else None
-
-
-def _open_foreign(path: Path, wanted: WeightSet | None) -> WeightFile:
-    for row in rows("weight_files").values():
-        reader: WeightReader = resolve(row)
-        if (file := reader(path, wanted)) is not None:
-            return file
-    raise UserError(f"{path} is not a file of weights that is read here")
 
 
 def is_safetensors(path: Path) -> bool:

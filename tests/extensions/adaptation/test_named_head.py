@@ -9,7 +9,7 @@ import torch
 import vit as package
 from tests.command import Vit, coloured, vit
 from vit.extensions.adaptation.ridge import ridge_towards
-from vit.extensions.text import cosine
+from vit.extensions.licences import rows
 
 __all__ = ["vit"]
 
@@ -24,17 +24,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("models") / "clip"
     hugging_face(folder, "CLIPModel")
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
     return folder
 
 
 def test_a_run_starts_from_the_names_and_is_a_model(vit: Vit, model: Path) -> None:
-    cosine._note_once.cache_clear()
+    rows._note_once.cache_clear()
     coloured(Path("photos"))
     done = vit(*FIT, "--pretrained", model, "--run_dir", "run")
     assert done.status == 0, done.err
-    assert "by leave-one-out" in done.err and "licence of the weights" in done.err
+    assert "by leave-one-out" in done.err and "licence of the tokenizer clip: mit" in done.err
     values = json.loads(Path("run/model/config.json").read_text())
     assert values["classes"] == ["blue", "grün", "red"]
+    assert [row["part"] for row in values["extra"]["licences"]] == ["weights", "tokenizer"]
     assert values["model"]["cosine"]["templates"] == ["a photo of {}."]
     pictures = sorted(map(str, Path("photos").rglob("*.jpg")))
     named = package.load(model, names=values["classes"])

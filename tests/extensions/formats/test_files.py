@@ -16,7 +16,7 @@ from vit.errors import UserError
 from vit.extensions.formats.class_names import imagenet_classes
 from vit.extensions.formats.convert import convert
 from vit.models.config import ViTConfig
-from vit.models.zoo import build_model
+from vit.models.zoo import build_model, config_from_dict
 from vit.weights.native import save_native
 from vit.weights.pretrained import load_pretrained
 
@@ -132,7 +132,7 @@ def test_imagenets_rows_follow_any_of_its_names(tmp_path: Path) -> None:
     info = pytest.importorskip("timm.data").ImageNetInfo("imagenet-1k")
     ids, words = info.label_names(), info.label_descriptions()
     ours = imagenet_classes()
-    config = ViTConfig.from_dict({**TINY.to_dict(), "num_classes": 1000})
+    config = config_from_dict({**TINY.to_dict(), "num_classes": 1000})
     model = filled(build_model(config))
     weight = model.get_parameter("head.weight")
     torch.save(model.state_dict(), tmp_path / "bare.pth")

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -32,10 +33,15 @@ def load_all(variables: dict[str, str], addresses: tuple[str, ...], answers: Pat
     with answers.open("w") as lines:
         for address in addresses:
             try:
-                _, report = load_pretrained(address)
-                print(report.format, report.classes, vit.load(address).classes, file=lines)
+                model, report = load_pretrained(address)
+                print(report.format, report.classes, vit.load(address).classes, file=lines, end="")
+                print("".join(f" {row}" for row in licences(model.inherited)), file=lines)
             except UserError as error:
                 print("refused:", error, file=lines)
+
+
+def licences(inherited: Any) -> list[str]:
+    return [f"{row['source']}: {row['licence']}" for row in inherited.get("licences", [])]
 
 
 def hf(server: Server, tmp_path: Path, *addresses: str, **variables: str) -> list[str]:
@@ -63,7 +69,9 @@ def test_hf_repositories_load_from_a_mirror_and_then_without_it(
     for file in directory.iterdir():
         server.files[f"/me/pets/resolve/{COMMIT}/{file.name}"] = file.read_bytes()
     server.files[f"/me/words/resolve/{COMMIT}/README.md"] = b"no weights"
-    expected = "vit ['a', 'b'] ['a', 'b']"
+    page = b"---\nlicense: cc-by-nc-4.0\n---\n# Pets"
+    server.files[f"/me/pets/resolve/{COMMIT}/README.md"] = page
+    expected = "vit ['a', 'b'] ['a', 'b'] hf://me/pets: cc-by-nc-4.0"
     addresses = ("hf://me/pets", "hf://me/pets/model.safetensors", "hf://me/words", "hf://me/none")
     whole, file, empty, missing = hf(server, tmp_path, *addresses)
     assert whole == file == expected

@@ -49,11 +49,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 def test_the_card_says_recipe_metrics_and_classes_and_is_kept(hub: Hub, tmp_path: Path) -> None:
     extra = {"recipe": "finetune", "metrics": {"test/acc1": 0.91234567}, "data": "my photos"}
+    extra["licences"] = [{"part": "weights", "source": "base", "licence": "gemma", "link": "x.org"}]
     save_native(tmp_path, build_model(TINY), classes=["cat", "dog"], preprocess=None, extra=extra)
     card = model_card(tmp_path, "me/pets")
     for text in (
         *("# pets", "finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'),
-        *('vit.load("hf://me/pets")', 'pretrained="hf://me/pets"'),
+        *("| weights | base | gemma, x.org |", 'vit.load("hf://me/pets")'),
+        *("classifier.predict(", 'pretrained="hf://me/pets"'),
     ):
         assert text in card
     assert push_to_hub(tmp_path, "me/pets", private=True) == "hf://me/pets"

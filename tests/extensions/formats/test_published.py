@@ -93,7 +93,7 @@ def test_torchvisions_rows_are_all_members_of_its_enums() -> None:
         # Meta's licence for SWAG is CC-BY-NC 4.0 (its README); torchvision's own is BSD.
         swag = "SWAG" in member.meta.get("license", "")
         assert row.licence == ("cc-by-nc-4.0" if swag else "bsd-3-clause")
-        assert row.non_commercial == swag and row.licence_source == (
+        assert ("NOT FOR COMMERCIAL USE" in row.terms) == swag and row.licence_source == (
             "SWAG README" if swag else None
         )
         size = {"image_size": row.image_size}
@@ -164,7 +164,7 @@ def test_digests_are_those_that_somebody_publishes() -> None:
 
 def test_every_default_is_for_all_uses() -> None:
     first = {row.architecture: row for row in reversed(ROWS.values())}
-    assert not [row.name for row in first.values() if row.non_commercial]
+    assert not [row.name for row in first.values() if "COMMERCIAL" in row.terms]
 
 
 def _layout(model: nn.Module, path: Path) -> Path:

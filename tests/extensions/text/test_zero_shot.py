@@ -16,6 +16,7 @@ from tests.command import Vit, vit
 from tests.extensions.text.repositories import SIDE, hugging_face
 from vit.errors import UserError
 from vit.extensions.formats.convert import convert
+from vit.extensions.licences import rows
 from vit.extensions.text.reading import Texts
 from vit.extensions.text.tower import TextConfig, TextTower
 from vit.extensions.text.zero_shot import as_names, as_templates, text_rows
@@ -101,12 +102,10 @@ def test_a_converted_model_says_its_licences_and_templates(
     assert done.status == 0, done.err
     values = json.loads(Path("named/config.json").read_text())
     assert values["classes"] == NAMES and values["model"]["num_classes"] == 3
-    licence = "apple-amlr, LICENSE"
-    assert values["model"]["cosine"] == {
-        "projection": 20,
-        "licences": {"weights": licence, "tokenizer": licence},
-        "templates": ["a photo of {}."],
-    }
+    assert values["model"]["cosine"] == {"projection": 20, "templates": ["a photo of {}."]}
+    licence = {"source": "CLIPModel", "licence": "apple-amlr", "link": "LICENSE"}
+    parts = [{"part": part, **licence} for part in ("weights", "tokenizer")]
+    assert values["extra"]["licences"] == parts
     first = vit("classify", repositories["CLIPModel"], pictures[0], *names, "--json")
     second = vit("classify", "named", pictures[0], "--json")
     assert first.status == second.status == 0, first.err
@@ -120,14 +119,17 @@ def test_a_converted_model_says_its_licences_and_templates(
 def test_licences_are_printed_once(
     repositories: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from vit.extensions.text import cosine
-
-    cosine._note_once.cache_clear()
+    rows._note_once.cache_clear()
     for _ in range(2):
         package.load(repositories["SiglipModel"], names=NAMES)
+        package.load(repositories["CLIPModel"], names=NAMES)
     printed = capsys.readouterr().err
-    assert printed.count("licence of the tokenizer: Gemma's terms") == 1
-    assert printed.count("licence of the weights: not stated by its files") == 1
+    gemma = "gemma, WITH TERMS OF ITS OWN, https://ai.google.dev/gemma/terms"
+    assert printed.count("note: licence of the ") == 3
+    assert printed.count(f"licence of the tokenizer SiglipModel: {gemma}") == 1
+    own = "apple-amlr, WITH TERMS OF ITS OWN, LICENSE"
+    for part in ("weights", "tokenizer"):
+        assert f"licence of the {part} CLIPModel: {own}" in printed
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_names_and_templates_are_lists_or_texts() -> None:
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "width": ({"projection": -1}, "is not {'projection': WIDTH or 0"),
     "field": ({"projection": 4, "scale": 2}, "is not {'projection': WIDTH or 0"),
-    "licence": ({"projection": 4, "licences": {"data": "MIT"}}, "are not of weights and tokenizer"),
+    "licence": ({"projection": 4, "licences": {"data": "MIT"}}, "is not {'projection': WIDTH or 0"),
 }
 
 

@@ -127,7 +127,9 @@ def test_a_loop_that_is_killed_ends_in_the_same_weights(vit: Vit) -> None:
 
 
 def test_a_given_teacher_is_scored_and_may_be_of_another_kind(vit: Vit) -> None:
-    saved(Path("given"), CLASSES[::-1])  # classes in another order, other sizes
+    licence = {"part": "weights", "source": "base", "licence": "cc-by-nc-4.0"}
+    # Classes in another order, other sizes, and a licence that its student has from it.
+    saved(Path("given"), CLASSES[::-1], extra={"licences": [licence]})
     done = vit(*LOOP, "--teacher=given", "--iterations=1", "--json")
     assert done.status == 0, done.err
     teacher, student = json.loads(done.out)
@@ -146,6 +148,9 @@ def test_a_given_teacher_is_scored_and_may_be_of_another_kind(vit: Vit) -> None:
     asked = model.probabilities([Path("more", name) for name in answers.names]).numpy()
     np.testing.assert_allclose(answers.values, asked[:, ::-1], atol=1e-3)
     assert student["test"] is not None
+    extra = json.loads(Path("out/student_1/model/config.json").read_text())["extra"]
+    assert extra["licences"] == [{**licence, "part": "teacher's weights"}] and extra["recipe"]
+    assert package.load("out/student_1").classes == CLASSES
 
 
 def test_answers_are_not_taken_for_those_of_another_teacher(vit: Vit) -> None:

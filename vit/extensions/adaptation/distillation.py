@@ -19,6 +19,7 @@ from vit.console import say
 from vit.data.module import ImageData
 from vit.errors import AT_LEAST_ONE, POSITIVE, SHARE, UserError, check_range
 from vit.extensions.adaptation.answer_file import AnswerFile
+from vit.extensions.licences.rows import TEACHER, inherit
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
@@ -133,6 +134,7 @@ class Distillation(TeacherLoss):
         path = os.path.expanduser(self.weights)
         model = create_model(pretrained=path, report=reports.append, **head)
         self.model = model.eval().requires_grad_(False)
+        inherit(network, model.inherited, TEACHER)
         self.register_buffer("colors", _colors(facts.preprocess, reports[0]))
         if self.features == "none":
             return None

@@ -16,6 +16,7 @@ from vit.data.sources import SPLITS
 from vit.data.trained_on import NONE, TrainedOn
 from vit.errors import UserError
 from vit.extensions.evaluation.paired import check_classes, difference, on_one_process
+from vit.extensions.licences.rows import inherit
 from vit.extensions.multilabel.average_precision import best_thresholds
 from vit.runs.directory import find_checkpoint
 from vit.runs.evaluate import Subject
@@ -168,6 +169,8 @@ def _save(
     that the runs were trained on. Returns `_answers` of the mean."""
     model, report = parts[0]
     model.load_state_dict(mean_state([part.model for part in parts]))
+    for part in parts:
+        inherit(model, part.model.inherited)
     extra = {"multilabel": report.multilabel, "average_of": [run.name for run in runs]}
     extra |= {"tree": True} if report.tree else {}
     save = partial(save_native, folder, model, classes=report.classes, preprocess=report.preprocess)

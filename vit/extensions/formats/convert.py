@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from vit.errors import UserError
-from vit.extensions.formats.exporting import Export, NativeInfo, Writable, without_temperature
+from vit.extensions.formats.exporting import (
+    Export,
+    NativeInfo,
+    Writable,
+    carried,
+    without_temperature,
+)
 from vit.extensions.formats.hub import fetch, is_address
 from vit.models.fields import JsonObject
 from vit.models.zoo import Model
@@ -56,7 +62,7 @@ def convert(
     path = fetch(str(source)) if is_address(source) else source
     model, report, extra = _loaded(path, options)
     report.source = str(source)
-    extra = {"source": str(source), **extra}
+    extra = {"source": str(source), **extra, **model.inherited}
     extra |= {"temperature": None if raw else report.temperature, "thresholds": report.thresholds}
     extra = {name: value for name, value in extra.items() if value is not None}
     info = NativeInfo(report.classes, report.preprocess, extra)
@@ -119,6 +125,8 @@ def writable_formats() -> dict[str, type[Writable]]:
 def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     """Notes on what the other format does not say of the outputs."""
     notes = []
+    if carried(extra) and to != "native" and writable_formats()[to].suffix:
+        notes.append(f"{to} has no word for the licences: pass them on beside the file")
     if extra.get("multilabel") and not export.multilabel:
         notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
     if extra.get("regression") and to not in ("native", "huggingface"):

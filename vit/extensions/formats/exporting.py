@@ -66,6 +66,11 @@ def without_temperature(
     return {**state, **heads}, replace(info, extra=extra)
 
 
+def carried(extra: JsonObject) -> JsonObject:
+    """Fields that config.json has in every format: the licences."""
+    return {name: value for name, value in extra.items() if name == "licences"}
+
+
 def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, object]]) -> Any:
     """`save` of a directory with model.safetensors and JSON files by name."""
 

@@ -26,6 +26,11 @@ from vit.models.zoo import model_config
 from vit.weights.names import HUB_PREFIX, NamedWeights, Names, architecture_of
 from vit.writing import cache_directory
 
+_USUAL = re.compile(
+    r"(apache|mit|bsd|cc0|cc-by|cc$|cdla|[al]?gpl|mpl|isc|unlicense|zlib|afl|ecl|eupl|epl|ofl|pddl|odc|"
+    r"odbl|artistic|bsl-1|wtfpl|not stated)"
+)
+"""Beginnings of licences that many projects share."""
 _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 
 
@@ -75,19 +80,15 @@ class Published(NamedWeights):
         return self.name.partition(".")[0]
 
     @property
-    def non_commercial(self) -> bool:
-        """The licence forbids commercial use."""
-        return "-nc-" in self.licence
-
-    @property
     def terms(self) -> str:
         """The licence, with a warning if it has unusual terms."""
-        if self.non_commercial:
-            return f"{self.licence}, NOT FOR COMMERCIAL USE"
-        if self.gated:
-            page = listing()["pages"][self.licence_source or ""]
-            return f"{self.licence}, WITH TERMS OF ITS OWN, to be accepted first: {page}"
-        return self.licence
+        page = f", to be accepted first: {self.licence_page}" if self.gated else ""
+        return warned(self.licence) + page
+
+    @property
+    def licence_page(self) -> str:
+        """Address of the terms, if the table names a page; else ""."""
+        return listing()["pages"][self.licence_source] if self.licence_source else ""
 
     @property
     @override
@@ -237,6 +238,14 @@ def listing() -> dict[str, dict[str, Any]]:
     names of timm and torchvision without a tag -> the weights that those mean by them."""
     path = Path(__file__).with_name("published.json")
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def warned(licence: str) -> str:
+    """A licence, with a warning if it forbids commercial use or has terms of its own."""
+    name = licence.lower()
+    if re.search(r"\bnc\b|non-?commercial", name):
+        return f"{licence}, NOT FOR COMMERCIAL USE"
+    return licence if _USUAL.match(name) else f"{licence}, WITH TERMS OF ITS OWN"
 
 
 def find(text: str) -> Published:

@@ -21,6 +21,7 @@ from vit.extensions.formats.exporting import (
     NativeInfo,
     Writable,
     arithmetic_notes,
+    carried,
     check_expressed,
     directory,
 )
@@ -105,6 +106,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         "model_args": arguments,
         "pretrained_cfg": cfg | labels,
         **labels,
+        **carried(info.extra),
     }
     if info.extra.get("projection"):
         values["projection"] = True  # not timm's: what the outputs are

@@ -17,6 +17,7 @@ from vit.extensions.formats.exporting import (
     Export,
     NativeInfo,
     Writable,
+    carried,
     check_expressed,
     directory,
 )
@@ -63,7 +64,7 @@ class HuggingFace(Writable):
             values["problem_type"] = "multi_label_classification"
             if info.extra.get("thresholds") is not None:
                 values[THRESHOLDS] = info.extra["thresholds"]
-        files = {"config.json": values}
+        files = {"config.json": values | carried(info.extra)}
         if info.preprocess is not None:
             files["preprocessor_config.json"] = to_huggingface(
                 info.preprocess, values["model_type"]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError, needed
+from vit.extensions.licences.rows import say_once
 from vit.extensions.serving.graph import Graph
 from vit.hardware import cpu_features
 from vit.inference.classifier import Classifier
@@ -59,7 +60,8 @@ class Description:
     source: str | None = None
     sha256: str | None = None
     """Of the tensors that were exported."""
-    licence: str | None = None
+    licences: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """Of the weights, and of all that they were made of."""
     version: str | None = None
     """Of this package."""
     digest: str = field(default="0" * 64, compare=False)
@@ -139,7 +141,7 @@ def open_engine(
                 f"ONNX Runtime computes in the precision of {path}; leave --engine and --precision "
                 "out, or export to OpenVINO (.xml)"
             )
-        return _onnx(path)
+        return _said(_onnx(path))
     if suffix == ".xml":
         if not (weights := path.with_suffix(".bin")).is_file():
             raise UserError(f"{path} needs the file of its weights beside it: {weights.name}")
@@ -147,11 +149,17 @@ def open_engine(
         check_seal(path)
         model = core.read_model(path)
         about = Description.from_json(model.get_rt_info([KEY]).value)
-        return _compiled(model, about, precision, about.digest)
+        return _said(_compiled(model, about, precision, about.digest))
     raise UserError(
         f"{path} is not read here: a .pt2 file can execute code; load it with torch.export.load if "
         "you trust it, or export to .onnx or .xml"
     )
+
+
+def _said(engine: Engine) -> Engine:
+    """The engine, once the licences of its weights are printed."""
+    say_once(engine.description.licences)
+    return engine
 
 
 def open_classifier(path: Path, precision: Precision, engine: str) -> Classifier:

@@ -10,29 +10,26 @@ import numpy as np
 from vit.console import note
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
-from vit.extensions.formats.published import Published
+from vit.extensions.licences.rows import KEY
 from vit.extensions.serving.engines import Description, EngineClassifier
 from vit.extensions.serving.graph import Graph
 from vit.extensions.serving.image_transform import transforms
 from vit.inference.classifier import Classifier, load
 from vit.inference.runtimes import is_export
 from vit.models.zoo import Model
-from vit.weights.names import named
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.sealed import fingerprint
 
 
 def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Description]:
     """The graph of a model, and its description. UserError without preprocessing."""
-    source = licence = None
+    source = None
     exported = isinstance(model, EngineClassifier)
     if exported or (isinstance(model, str | Path) and is_export(model)):
         raise UserError(f"{model} is exported already; export the model that it was made from")
     if isinstance(model, str | Path):
         path = Path(model).expanduser()
         source = path.absolute().name if path.exists() else str(model)
-        row = named(model)
-        licence = row.licence if isinstance(row, Published) else None
         model = _loaded(model)
     several: dict[str, Any] = {}
     if isinstance(model, Classifier):
@@ -53,7 +50,7 @@ def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Descript
         tree=isinstance(model, Classifier) and model.tree,
         source=source,
         sha256=fingerprint(network.state_dict()),
-        licence=licence,
+        licences=network.inherited.get(KEY, []),
         version=version("vitkit"),
     )
 

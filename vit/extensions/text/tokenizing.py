@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vit.console import note
 from vit.errors import MESSAGE, UserError, needed, shorten
+from vit.extensions.licences.page import TOKENIZER, as_row, of_page, source_of
 from vit.extensions.text.tower import TextConfig
 from vit.models.fields import JsonObject, is_object
 from vit.weights.weight_file import read_json
@@ -28,6 +29,7 @@ _WORDS = (
 _GEMMA = ("Gemma", "Siglip2")
 """Beginnings of the classes of Gemma's tokenizer."""
 GEMMA_TOKENS = 256_000
+GEMMA_TERMS = "https://ai.google.dev/gemma/terms"
 _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 
@@ -44,8 +46,9 @@ class TextTokens:
         if kind.startswith("SiglipTokenizer"):
             raise UserError(f"{folder}: SigLIP's first tokenizer (spiece.model) is not read here")
         is_gemma = kind.startswith(_GEMMA) or config.vocabulary == GEMMA_TOKENS
-        self.terms = "Gemma's terms (ai.google.dev/gemma/terms)" if is_gemma else None
-        """The tokenizer's own licence, if it is known to have one."""
+        self.licences = of_page(folder, TOKENIZER)
+        if is_gemma:  # whatever the repository says of its weights
+            self.licences = [as_row(TOKENIZER, source_of(folder), "gemma", GEMMA_TERMS)]
         self._folder, self._config, self._clean = folder, config, clean
         self._tokenizer = _opened(folder, lower=config.end is None)
         specials = self._tokenizer.get_added_tokens_decoder().values()

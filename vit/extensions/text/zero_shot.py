@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit.console import Meter
 from vit.errors import UserError, shorten
-from vit.extensions.formats.licences import licence_of
+from vit.extensions.licences.rows import KEY, inherit, say_once
 from vit.extensions.text.reading import Texts, read_texts
 from vit.extensions.text.tokenizing import TextTokens
 from vit.models.config import ViTConfig
@@ -51,15 +51,12 @@ def load_named(
     path, row = locate(pretrained)
     file = open_weights(path, {**(row.facts if row is not None else {}), **facts})
     texts = read_texts(file)
-    folder = file.path.parent
-    tokens = TextTokens(folder, texts.tower.config, texts.clean)
+    tokens = TextTokens(file.path.parent, texts.tower.config, texts.clean)
     rows = text_rows(texts, tokens, words, sentences)
     model, report = load_pretrained(pretrained, **facts)
-    weights = licence_of(folder)
-    about: JsonObject = {
-        "licences": {"weights": weights, "tokenizer": tokens.terms or weights},
-        "templates": templates if templates == "imagenet" else sentences,
-    }
+    say_once(tokens.licences)
+    inherit(model, {KEY: tokens.licences})
+    about: JsonObject = {"templates": templates if templates == "imagenet" else sentences}
     model = with_rows(model, texts, rows, about)
     report.classes, report.multilabel, report.thresholds = words, texts.bias is not None, None
     report.unanswerable, report.temperature, report.head = "", None, f"{len(words):,} names"
@@ -135,5 +132,5 @@ def with_rows(model: Model, texts: Texts, rows: Tensor, about: JsonObject) -> Mo
     cosine = {"projection": width, **about}
     named = build_empty(replace(config, num_classes=len(rows), cosine=cosine))
     named.load_state_dict(state, strict=True, assign=True)
-    named.preprocess = model.preprocess
+    named.preprocess, named.inherited = model.preprocess, model.inherited
     return named.train(model.training)

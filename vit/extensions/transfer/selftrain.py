@@ -2,6 +2,7 @@
 (Noisy Student, arXiv:1911.04252, Algorithm 1). Shapes: n images, k classes."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from vit.data.settings import Splitting
 from vit.data.sources import PathList, SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.evaluation.features import Extractor
+from vit.extensions.licences.rows import KEY, TEACHER, inherit
 from vit.extensions.serving.answer_files import identity
 from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.sources.digests import images_digest
@@ -28,6 +30,8 @@ from vit.runs.lineage import note_seen
 from vit.runs.options import Options
 from vit.runs.records import read_summary, recorded_options
 from vit.runs.short_names import Words
+from vit.weights.native import save_native
+from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.writing import writable, write_json
 
 Row = dict[str, Any]
@@ -176,12 +180,15 @@ class SelfTraining:
 
     def _student(self, number: int, teacher: str) -> Row:
         """The row of a student of the model in `teacher`."""
-        answers = self._answers(self._opened(teacher), self.answers_of(number))
+        classifier = self._opened(teacher)
+        answers = self._answers(classifier, self.answers_of(number))
         rows = answers.chosen(self.pseudo["confidence"], self.pseudo["per_class"])
         confidence = float(answers.values[rows].max(1).mean(dtype="f8"))
         learned = len(rows) if self.pseudo["ratio"] > 0 else 0
         facts = {"images": learned, "confidence": confidence}
-        return {**_trained(self.of_student(number), self.out / f"student_{number}"), **facts}
+        row = _trained(self.of_student(number), self.out / f"student_{number}")
+        _pass_on(_licences(classifier), Path(row["run"]) / "model")
+        return {**row, **facts}
 
     def _answers(self, teacher: Classifier, file: Path) -> Answers:
         """The answers for the unlabelled images; those of an earlier call are reused."""
@@ -218,6 +225,26 @@ class SelfTraining:
         order = [teacher.classes.index(name) for name in self.base.data.classes]
         values = teacher.activated(torch.from_numpy(outputs.values))[:, order].numpy()
         return values, outputs.labels, outputs.indices
+
+
+def _licences(classifier: Classifier) -> Mapping[str, Any]:
+    """`inherited` of the model; of an exported one by its description."""
+    if isinstance(classifier, EngineClassifier):
+        return {KEY: classifier.engine.description.licences}
+    network: Any = classifier.model
+    return network.inherited
+
+
+def _pass_on(licences: Mapping[str, Any], student: Path) -> None:
+    """Adds the licences of a teacher to the model directory of its student."""
+    if not licences.get(KEY):
+        return
+    model, info = load_pretrained(student)[0], inspect_pretrained(student)
+    before = model.inherited
+    inherit(model, licences, TEACHER)
+    if model.inherited != before:
+        about = {"classes": info.classes, "preprocess": info.preprocess, "extra": info.extra}
+        save_native(student, model, **about)
 
 
 def _trained(arguments: list[str], folder: Path) -> Row:
