@@ -16,7 +16,9 @@ from vit.errors import UserError
 from vit.extensions.adaptation.answer_file import AnswerFile
 from vit.extensions.adaptation.distillation import Answers, Distillation
 from vit.training.draws import StepDraws
+from vit.training.losses import Loss
 from vit.training.mixing import Mixing
+from vit.weights.native import save_native
 
 PLACES = torch.tensor([4, 1])
 
@@ -70,6 +72,14 @@ def test_a_row_that_was_written_in_part_is_no_answer(values: Tensor, tmp_path: P
 
 def test_a_black_image_has_no_answer_in_a_new_file(tmp_path: Path) -> None:
     assert known(opened(tmp_path), torch.zeros(2, 3, 8, 8)) == [False, False]
+
+
+def test_a_smaller_file_in_its_place_does_not_end_the_reader(
+    values: Tensor, tmp_path: Path
+) -> None:
+    file = opened(tmp_path)
+    AnswerFile(tmp_path / "new" / "answers.bin", 1, 1, "cd")
+    assert known(file, images()) == [True, True]
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
@@ -135,6 +145,38 @@ def test_crops_are_answered_once_as_if_they_were_answered_each_time(
     assert computed == [True] * 10 + [False] * 10  # five steps of six images per epoch
     line = next(line for line in done.err.splitlines() if line.startswith("teacher: "))
     assert "2 crops of each of 30 images" in line and "mixture" not in line
+
+
+def test_answers_that_float16_cannot_hold_are_said(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Distillation.answers
+    monkeypatch.setattr(
+        Distillation, "answers", lambda *args: (answers(*args)[0] * 1e6, answers(*args)[1])
+    )
+    done = vit(*command)
+    assert done.status == 2
+    assert "the teacher weights has answers that are no numbers of float16" in done.err
+
+
+def test_a_fit_that_fails_leaves_the_data_as_they_were(
+    make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = make_model(init_seed=3).model
+    torch.nn.init.normal_(network.head.weight)
+    teacher = tmp_path / "teacher"
+    save_native(teacher, network, classes=["a", "b", "c"], preprocess={}, extra={})
+    loss = Loss(teacher=Distillation(str(teacher), cache=2))
+    model, data, seen = make_model(loss=loss), make_data(), []
+
+    def fails(*_: object) -> None:
+        seen.append(data.crops)
+        raise KeyError("stop")
+
+    monkeypatch.setattr(model, "training_loss", fails)
+    with pytest.raises(KeyError, match="stop"):
+        make_trainer(max_steps=3, default_root_dir=tmp_path).fit(model, data)
+    assert seen == [2] and data.crops is None
 
 
 def test_mixed_images_learn_the_mixture_of_the_probabilities() -> None:

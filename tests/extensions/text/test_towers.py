@@ -149,7 +149,7 @@ def test_a_name_cannot_be_a_sign(text: str, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_another_model_or_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no tokenizer\.json, and no vocab\.json"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json, nor vocab\.json"):
         TextTokens(tmp_path, config(16, 5), None)
     vocabulary = write_two_files(tmp_path)
     for end, size, message in (
@@ -164,6 +164,33 @@ def test_a_tokenizer_of_another_model_or_none_is_refused(tmp_path: Path) -> None
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "SiglipTokenizer"}')
     with pytest.raises(UserError, match=r"\(spiece\.model\) is not read here"):
         TextTokens(tmp_path, config(16, None), None)
+
+
+def as_one_file(folder: Path) -> dict[str, Any]:
+    """The content of a tokenizer.json that is equal to the folder's two files."""
+    folder.mkdir()
+    vocabulary = write_two_files(folder)
+    built = TextTokens(folder, config(16, vocabulary[END]), None)._tokenizer
+    return json.loads(built.to_str()) | {"truncation": None, "padding": None}
+
+
+def test_a_tokenizer_that_contradicts_its_model_is_refused(tmp_path: Path) -> None:
+    whole = as_one_file(tmp_path / "clip")
+    end = json.loads((tmp_path / "clip" / "vocab.json").read_text())[END]
+
+    def ids(**changes: Any) -> list[list[int]]:
+        (tmp_path / "clip" / "tokenizer.json").write_text(json.dumps(whole | changes))
+        return TextTokens(tmp_path / "clip", config(16, end), None)(["a photo", "Cat"]).tolist()
+
+    right = ids()
+    assert ids(model=whole["model"] | {"dropout": 0.9}) == right
+    for changes in ({"normalizer": None}, {"post_processor": None}):
+        with pytest.raises(UserError, match="tells A from a, or starts no text"):
+            ids(**changes)
+    swapped = dict(whole["model"]["vocab"])
+    swapped["a"], swapped["b"] = swapped["b"], swapped["a"]
+    with pytest.raises(UserError, match="number tokens differently"):
+        ids(model=whole["model"] | {"vocab": swapped})
 
 
 OPEN: dict[str, dict[str, Any]] = {

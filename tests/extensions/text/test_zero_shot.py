@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import vit as package
 from tests.command import Vit, vit
@@ -154,6 +155,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "one": (("--names", "cat"), "names='cat' are not two names or more"),
     "twice": (("--names", "cat,dog,cat"), "classes has the name cat twice"),
     "nothing": (("--names", "cat,,dog"), "are not two names or more"),
+    "case": (("--names", "cat,dog,Cat"), "'cat' and 'Cat' have the same tokens"),
+    "accents": (("--names", "café,cafe\u0301"), "have the same tokens: leave one of them out"),
+    "cut": (("--names", f"{'a ' * 30}cat,{'a ' * 30}dog"), "have the same tokens"),
     "template": (("--names", "cat,dog", "--templates", "a photo"), "has not one {} for the name"),
     "alone": (("--templates", "a {}"), "templates go with names"),
     "none": ((), "is a projection, its outputs are numbers and no classes; give names="),
@@ -220,6 +224,24 @@ def test_names_and_templates_are_lists_or_texts() -> None:
     assert as_templates(TEMPLATES) == TEMPLATES and as_templates("the {}") == ["the {}"]
     with pytest.raises(UserError, match="for the name, as has"):
         as_templates(["{} and {}"])
+    wrong: list[Any] = [[1, 2], b"cat,dog", 5, [None, "a"], []]
+    for values in wrong:
+        with pytest.raises(UserError, match="is not a list of texts"):
+            as_names(values)
+    with pytest.raises(UserError, match="is not a list of texts"):
+        as_templates(wrong[0])
+
+
+def test_a_siglip_without_its_bias_is_refused(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(repositories["SiglipModel"], tmp_path / "siglip")
+    file = tmp_path / "siglip" / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["logit_bias"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(UserError, match="has no logit_bias, which a SigLIP has"):
+        package.load(tmp_path / "siglip", names=NAMES)
 
 
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {

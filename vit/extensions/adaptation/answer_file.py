@@ -38,7 +38,7 @@ class AnswerFile:
         try:  # a full disk would end the process at the first write to a file without its space
             with suppress(AttributeError):  # macOS has no such function
                 os.posix_fallocate(file, 0, self.size)
-            os.truncate(file, self.size)
+            os.truncate(file, max(self.size, os.fstat(file).st_size))  # another program may read it
         except OSError as error:
             gigabytes = f"{self.size / 1e9:,.1f} GB"
             raise UserError(

@@ -302,6 +302,11 @@ class CachedTeaching(Teaching):
             with trainer.precision_plugin.forward_context():
                 answers = self.teacher.answers(images.to(module.dtype))
             new = torch.cat(answers, dim=1)[:, : sum(self._widths)].half().cpu()[~known]
+            if not new.isfinite().all():
+                raise UserError(
+                    f"the teacher {self.teacher.weights} has answers that are no numbers of "
+                    "float16 (up to 65,504): it is damaged, or leave out --teacher-cache"
+                )
             self._file.write(places[~known], sums[~known], new)
             # Rows that were there stay, and a run that goes on reads the same: the last bits of
             # an answer depend on the batch in which it is computed.
@@ -325,7 +330,14 @@ class CachedTeaching(Teaching):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._data(trainer).crops = None  # a program may train with the same data again
+        # A program may train with the same data again, without a cache.
+        self._data(trainer).crops = self.teacher.kept = None
+
+    @override
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
     @property
     def _widths(self) -> list[int]:

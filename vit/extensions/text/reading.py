@@ -79,6 +79,8 @@ def read_texts(file: WeightFile) -> Texts:
     scale, bias = (_number(file, name) for name in ("logit_scale", "logit_bias"))
     if scale is None:
         raise UserError(f"{file.path} has no logit_scale, so it compares no images with texts")
+    if bias is None and config.end is None:
+        raise UserError(f"{file.path} has no logit_bias, which a SigLIP has")
     return Texts(tower.eval().requires_grad_(False), float(torch.tensor(scale).exp()), bias, clean)
 
 

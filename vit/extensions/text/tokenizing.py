@@ -36,8 +36,7 @@ _START, _END = "<|startoftext|>", "<|endoftext|>"
 class TextTokens:
     """Texts -> tokens of a text tower.
 
-    `clean` is that of `Texts`. UserError for a folder without a tokenizer, and for one that is not
-    the tower's.
+    `clean` is that of `Texts`. UserError for a folder without the tokenizer of the tower.
     """
 
     def __init__(self, folder: Path, config: TextConfig, clean: str | None) -> None:
@@ -53,7 +52,9 @@ class TextTokens:
         self._tokenizer = _opened(folder, lower=config.end is None)
         specials = self._tokenizer.get_added_tokens_decoder().values()
         self._specials = [token.content for token in specials if token.special]
-        empty: list[int] = self._tokenizer.encode("").ids
+        empty, upper, small = (self._tokenizer.encode(text).ids for text in ("", "A", "a"))
+        if (clean is None and upper != small) or (config.end is not None and len(empty) < 2):
+            raise UserError(f"{folder}: the tokenizer tells A from a, or starts no text: damaged?")
         self._end = empty[-1] if empty else -1
         self._tokenizer.enable_truncation(config.context)
         self._tokenizer.enable_padding(
@@ -119,21 +120,21 @@ def _opened(folder: Path, *, lower: bool) -> Any:
     """The tokenizer in a folder, of lower case if asked for. UserError if there is none."""
     tokenizers = needed("tokenizers", "text")
     whole, vocabulary, merges = (folder / TOKENIZER_FILES[i] for i in (0, 2, 3))
+    if not whole.is_file() and (lower or not vocabulary.is_file() or not merges.is_file()):
+        raise UserError(f"{folder} has no tokenizer.json, nor vocab.json with merges.txt: copy it")
     try:
         if whole.is_file():
             tokenizer = tokenizers.Tokenizer.from_file(str(whole))
-        elif vocabulary.is_file() and merges.is_file() and not lower:
-            tokenizer = _of_clip(tokenizers, str(vocabulary), str(merges))
         else:
-            raise UserError(
-                f"{folder} has no tokenizer.json, and no vocab.json with merges.txt: copy them "
-                "from the model's repository"
-            )
-    except UserError:
-        raise
+            tokenizer = _of_clip(tokenizers, str(vocabulary), str(merges))
     except Exception as error:  # the library raises no other class
         reason = shorten(" ".join(str(error).split()), MESSAGE)
         raise UserError(f"{folder}: the tokenizer cannot be read: {reason}") from error
+    numbers = read_json(vocabulary) if vocabulary.is_file() else {}
+    if any(tokenizer.token_to_id(token) != number for token, number in numbers.items()):
+        raise UserError(f"{whole} and {vocabulary} number tokens differently: keep one of them")
+    if hasattr(tokenizer.model, "dropout"):
+        tokenizer.model.dropout = None  # it is for training
     if lower:
         normalizers, first = tokenizers.normalizers, tokenizers.normalizers.Lowercase()
         rest = [] if tokenizer.normalizer is None else [tokenizer.normalizer]

@@ -3,7 +3,7 @@
 Shapes: k classes, t templates, p features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,9 @@ def as_names(names: str | Sequence[str] | None) -> list[str]:
     """The names, without spaces around them. UserError for none, and for one twice."""
     if names is None:
         raise UserError("templates go with names, such as --names 'cat,dog'")
-    words = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+    words = [
+        name.strip() for name in (names.split(",") if isinstance(names, str) else _texts(names))
+    ]
     check_names(words)
     if len(words) < 2 or not all(words):
         raise UserError(f"names={shorten(repr(names))} are not two names or more, as in 'cat,dog'")
@@ -82,7 +84,7 @@ def as_templates(templates: str | Sequence[str] | None) -> list[str]:
     if templates == "imagenet":
         table = Path(__file__).with_name("imagenet_templates.txt")
         return table.read_text(encoding="utf-8").splitlines()
-    sentences = [templates] if isinstance(templates, str) else list(templates or [USUAL])
+    sentences = [templates] if isinstance(templates, str) else _texts(templates or [USUAL])
     for sentence in sentences:
         if sentence.count("{}") != 1:
             raise UserError(
@@ -92,6 +94,13 @@ def as_templates(templates: str | Sequence[str] | None) -> list[str]:
     return sentences
 
 
+def _texts(values: object) -> list[str]:
+    texts = [*values] if isinstance(values, Iterable) else []
+    if texts and all(isinstance(text, str) for text in texts):
+        return texts
+    raise UserError(f"{shorten(repr(values))} is not a list of texts")
+
+
 @torch.inference_mode()
 def text_rows(
     texts: Texts, tokens: TextTokens, names: Sequence[str], templates: Sequence[str]
@@ -99,6 +108,10 @@ def text_rows(
     """Directions of the names, `k p`: features over their norm, their mean over the templates, and
     that over its norm (openai/CLIP, notebooks/Prompt_Engineering_for_ImageNet.ipynb)."""
     ids = tokens([each.replace("{}", name) for name in names for each in templates])
+    first: dict[str, str] = {}
+    for name, its in zip(names, ids.unflatten(0, (len(names), -1)).tolist(), strict=True):
+        if (other := first.setdefault(str(its), name)) is not name:
+            raise UserError(f"{other!r} and {name!r} have the same tokens: leave one of them out")
     parts: list[Tensor] = []
     with Meter("names", len(ids), "texts") as meter:
         for batch in ids.split(BATCH):
