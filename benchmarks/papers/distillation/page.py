@@ -47,16 +47,16 @@ def text(content: dict[str, Any]) -> str:
         teacher=100 * content["teacher"]["mean"]["test/acc1"],
     )
     head = ("student", "accuracy, %", "over labels", "epochs", "CPU s", "seeds")
-    speed = SPEED.format(**content["epoch_cpu_seconds"], cached=cached_epoch(content))
+    speed = SPEED.format(**epochs(rows, settings["crops"]))
     return f"{first}\n{table(head, lines)}\n{speed.rstrip()}"
 
 
-def cached_epoch(content: dict[str, Any]) -> float:
-    """CPU seconds of an epoch of the arm `filled` beyond those in which the teacher answers."""
-    row = next(row for row in content["rows"] if row["label"] == "filled")
-    crops = content["settings"]["crops"]
-    making = crops * content["epoch_cpu_seconds"]["teacher"]
-    return (statistics.mean(row["cpu_seconds"]) - making) / (row["epochs"] - crops)
+def epochs(rows: dict[str, dict[str, Any]], crops: int) -> dict[str, float]:
+    """CPU seconds of an epoch; `cached`: of one beyond those in which the teacher answers."""
+    total = {arm: statistics.mean(row["cpu_seconds"]) for arm, row in rows.items()}
+    each = {arm: total[arm] / rows[arm]["epochs"] for arm in ("labels", "teacher")}
+    later = total["filled"] - crops * each["teacher"]
+    return {**each, "cached": later / (rows["filled"]["epochs"] - crops)}
 
 
 def main() -> int:
