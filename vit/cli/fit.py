@@ -15,7 +15,7 @@ short names:
   --data X               your images: a folder per class, with or without train/ val/ test/; a CSV
                          or Parquet file with columns path, label, split; or the name of a data set
   --pretrained X         weights to start from: a name (`vit models --weights`), a file or a run
-  --arch NAME            architecture (`vit models` lists them)
+  --arch NAME            architecture (`vit models`); with --teacher RUN of a student (-c distill)
   --lr X                 learning rate
   --epochs N             length of training; or --steps N, or --trainer.max_time 00:00:05:00
   --batch-size N         images per step and process; auto takes as many as fit on the GPU

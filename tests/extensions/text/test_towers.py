@@ -158,6 +158,10 @@ def test_a_tokenizer_of_another_model_or_none_is_refused(tmp_path: Path) -> None
     ):
         with pytest.raises(UserError, match=message):
             TextTokens(tmp_path, config(16, end, size), None)(["cat"])
+    merges = tmp_path / "merges.txt"
+    merges.write_text("\n".join(merges.read_text().splitlines()[:50]) + "\n")
+    with pytest.raises(UserError, match=r"has 50 merges for \d+ tokens: it is cut off"):
+        TextTokens(tmp_path, config(16, vocabulary[END]), None)
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": []}}')
     with pytest.raises(UserError, match="the tokenizer cannot be read: "):
         TextTokens(tmp_path, config(16, 5), None)

@@ -30,7 +30,7 @@ _GEMMA = ("Gemma", "Siglip2")
 """Beginnings of the classes of Gemma's tokenizer."""
 GEMMA_TOKENS = 256_000
 GEMMA_TERMS = "https://ai.google.dev/gemma/terms"
-_START, _END = "<|startoftext|>", "<|endoftext|>"
+_START, _END, _UNMERGED = "<|startoftext|>", "<|endoftext|>", 2 * 256 + 2
 
 
 class TextTokens:
@@ -148,6 +148,9 @@ def _of_clip(tokenizers: Any, vocabulary: str, merges: str) -> Any:
         vocabulary, merges, end_of_word_suffix="</w>", unk_token=_END
     )
     tokenizer = tokenizers.Tokenizer(model)
+    made, size = Path(merges).read_text(encoding="utf-8").count(" "), tokenizer.get_vocab_size()
+    if made < size - _UNMERGED:  # a space in each line
+        raise UserError(f"{merges} has {made:,} merges for {size:,} tokens: it is cut off")
     normal, split = tokenizers.normalizers, tokenizers.pre_tokenizers
     spaces = normal.Replace(tokenizers.Regex(r"\s+"), " ")
     tokenizer.normalizer = normal.Sequence([normal.NFC(), spaces, normal.Lowercase()])

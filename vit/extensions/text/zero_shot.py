@@ -87,10 +87,7 @@ def as_templates(templates: str | Sequence[str] | None) -> list[str]:
     sentences = [templates] if isinstance(templates, str) else _texts(templates or [USUAL])
     for sentence in sentences:
         if sentence.count("{}") != 1:
-            raise UserError(
-                f"template {shorten(repr(sentence))} has not one {{}} for the name, as has "
-                "'a photo of a {}'; imagenet takes the published ones"
-            )
+            raise UserError(f"template {shorten(repr(sentence))} has not one {{}} for the name")
     return sentences
 
 

@@ -61,7 +61,7 @@ complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a fit -d
 complete -c vit -n '_shtab_vit_using fit' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using fit' -l data -xka "(__fish_complete_path (commandline -ct))" -d 'your images: a folder per class, with or without train/ val/ test/; a CSV'
 complete -c vit -n '_shtab_vit_using fit' -l pretrained -xka "(vit completion weights runs; __fish_complete_path (commandline -ct))" -d 'weights to start from: a name (`vit models --weights`), a file or a run'
-complete -c vit -n '_shtab_vit_using fit' -l arch -xka "(vit completion models; __fish_complete_path (commandline -ct))" -d 'architecture (`vit models` lists them)'
+complete -c vit -n '_shtab_vit_using fit' -l arch -xka "(vit completion models; __fish_complete_path (commandline -ct))" -d 'architecture (`vit models`); with --teacher RUN of a student (-c distill)'
 complete -c vit -n '_shtab_vit_using fit' -l lr -x -d 'learning rate'
 complete -c vit -n '_shtab_vit_using fit' -l epochs -x -d 'length of training; or --steps N, or --trainer.max_time 00:00:05:00'
 complete -c vit -n '_shtab_vit_using fit' -l steps -x -d steps

@@ -292,7 +292,7 @@ _shtab_vit_fit_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--data[your images\: a folder per class, with or without train\/ val\/ test\/\; a CSV]:data:_files"
   "--pretrained[weights to start from\: a name (\`vit models --weights\`), a file or a run]:pretrained:_vit_pretrained"
-  "--arch[architecture (\`vit models\` lists them)]:arch:_vit_models"
+  "--arch[architecture (\`vit models\`)\; with --teacher RUN of a student (-c distill)]:arch:_vit_models"
   "--lr[learning rate]:lr:"
   "--epochs[length of training\; or --steps N, or --trainer.max_time 00\:00\:05\:00]:epochs:"
   "--steps[steps]:steps:"
