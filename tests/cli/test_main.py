@@ -43,12 +43,14 @@ def test_the_options_in_the_help_exist() -> None:
     from vit.cli.fit import HELP
     from vit.runs.options import Options
     from vit.runs.short_names import SHORT
+    from vit.tables import rows
 
     known = {
         option
         for action in Options(["-c", "quickstart", "--trainer.precision=32-true"]).parser._actions
         for option in action.option_strings
     }
+    known |= {f"--{name}" for name in rows("short_names")}
     named = re.findall(r"--[a-z_-]+(?:\.[a-z_]+)*", HELP)
     named = {f"--{SHORT.get(name[2:].replace('-', '_'), name[2:])}" for name in named}
     assert len(named) > 20
