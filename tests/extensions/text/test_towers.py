@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 
 import vit
@@ -195,6 +196,21 @@ def test_a_tokenizer_that_contradicts_its_model_is_refused(tmp_path: Path) -> No
     swapped["a"], swapped["b"] = swapped["b"], swapped["a"]
     with pytest.raises(UserError, match="number tokens differently"):
         ids(model=whole["model"] | {"vocab": swapped})
+
+
+def test_a_cased_tokenizer_of_another_vocabulary_is_taken(tmp_path: Path) -> None:
+    """MetaCLIP 2 has XLM-V's, which tells A from a, and has other signs than CLIP's."""
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "a", "A", "cat", "Cat"]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("<s>", 0), ("</s>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, ends)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    described = {"tokenizer_class": "XLMRobertaTokenizer", "pad_token": "<pad>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described))
+    ids = TextTokens(tmp_path, config(5, 2), None)(["a cat", "A Cat"]).tolist()
+    assert ids == [[0, 4, 6, 2, 1], [0, 5, 7, 2, 1]]
 
 
 OPEN: dict[str, dict[str, Any]] = {

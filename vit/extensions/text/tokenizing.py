@@ -53,7 +53,8 @@ class TextTokens:
         specials = self._tokenizer.get_added_tokens_decoder().values()
         self._specials = [token.content for token in specials if token.special]
         empty, upper, small = (self._tokenizer.encode(text).ids for text in ("", "A", "a"))
-        if (clean is None and upper != small) or (config.end is not None and len(empty) < 2):
+        cased = clean is None and upper != small and self._tokenizer.token_to_id(_START) is not None
+        if cased or (config.end is not None and len(empty) < 2):  # MetaCLIP 2's may be cased
             raise UserError(f"{folder}: the tokenizer tells A from a, or starts no text: damaged?")
         self._end = empty[-1] if empty else -1
         self._tokenizer.enable_truncation(config.context)
@@ -130,7 +131,7 @@ def _opened(folder: Path, *, lower: bool) -> Any:
     except Exception as error:  # the library raises no other class
         reason = shorten(" ".join(str(error).split()), MESSAGE)
         raise UserError(f"{folder}: the tokenizer cannot be read: {reason}") from error
-    numbers = read_json(vocabulary) if vocabulary.is_file() else {}
+    numbers = read_json(vocabulary) if whole.is_file() and vocabulary.is_file() else {}
     if any(tokenizer.token_to_id(token) != number for token, number in numbers.items()):
         raise UserError(f"{whole} and {vocabulary} number tokens differently: keep one of them")
     if hasattr(tokenizer.model, "dropout"):

@@ -70,9 +70,8 @@ def as_names(names: str | Sequence[str] | None) -> list[str]:
     """The names, without spaces around them. UserError for none, and for one twice."""
     if names is None:
         raise UserError("templates go with names, such as --names 'cat,dog'")
-    words = [
-        name.strip() for name in (names.split(",") if isinstance(names, str) else _texts(names))
-    ]
+    words = names.split(",") if isinstance(names, str) else _texts(names)
+    words = [name.strip() for name in words]
     check_names(words)
     if len(words) < 2 or not all(words):
         raise UserError(f"names={shorten(repr(names))} are not two names or more, as in 'cat,dog'")
