@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from tests.command import TINY, Vit, saved
 from vit.data.sampler import TrainBatchSampler
@@ -159,15 +160,31 @@ def test_answers_that_float16_cannot_hold_are_said(
     assert "the teacher weights has answers that are no numbers of float16" in done.err
 
 
-def test_a_fit_that_fails_leaves_the_data_as_they_were(
-    make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def model(make_model, tmp_path: Path) -> Any:
+    """The module of a student whose teacher has a cache of two crops."""
     network = make_model(init_seed=3).model
     torch.nn.init.normal_(network.head.weight)
     teacher = tmp_path / "teacher"
     save_native(teacher, network, classes=["a", "b", "c"], preprocess={}, extra={})
-    loss = Loss(teacher=Distillation(str(teacher), cache=2))
-    model, data, seen = make_model(loss=loss), make_data(), []
+    return make_model(loss=Loss(teacher=Distillation(str(teacher), cache=2)))
+
+
+def test_other_loaders_score_a_student_and_cannot_train_it(
+    model, make_data, make_trainer, tmp_path: Path
+) -> None:
+    data = make_data()
+    batch = data.on_after_batch_transfer(next(iter(data.evaluation_loader("val"))), 0)
+    loader = DataLoader([batch], batch_size=None)
+    assert make_trainer().test(model, loader, verbose=False)
+    with pytest.raises(UserError, match=r"--teacher-cache needs vit\.ImageData"):
+        make_trainer(max_steps=1).fit(model, loader)
+
+
+def test_a_fit_that_fails_leaves_the_data_as_they_were(
+    model, make_data, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, seen = make_data(), []
 
     def fails(*_: object) -> None:
         seen.append(data.crops)

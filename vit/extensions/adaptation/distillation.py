@@ -249,6 +249,8 @@ class CachedTeaching(Teaching):
     def __init__(self, teacher: Distillation, crops: int) -> None:
         super().__init__(teacher)
         self.crops = crops
+        self.data: ImageData | None = None
+        """Of the fit that is under way."""
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -256,7 +258,9 @@ class CachedTeaching(Teaching):
         if stage != "fit":
             return
         assert isinstance(pl_module, ImageClassifier)
-        data = self._data(trainer)
+        data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if not isinstance(data, ImageData):
+            raise UserError("--teacher-cache needs vit.ImageData, whose crops can come again")
         if data.loading.on_error == "skip":
             raise UserError(
                 "--teacher-cache knows images by their places, which data.loading.on_error=skip "
@@ -272,7 +276,7 @@ class CachedTeaching(Teaching):
                 "the features of a mixed image are no mixture of those of two: leave out "
                 "--teacher-cache, model.loss.teacher.features or model.mixing"
             )
-        data.crops = self.crops
+        self.data, data.crops = data, self.crops
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -292,8 +296,8 @@ class CachedTeaching(Teaching):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, ImageClassifier)
-        module, data, (images, _, indices) = pl_module, self._data(trainer), batch
+        assert isinstance(pl_module, ImageClassifier) and self.data is not None
+        module, data, (images, _, indices) = pl_module, self.data, batch
         epoch = data.consumed_samples // data.samples_per_epoch(trainer.world_size)
         places = epoch % self.crops * self._images + indices.cpu()
         sums = self._file.sums(images)
@@ -330,8 +334,8 @@ class CachedTeaching(Teaching):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # A program may train with the same data again, without a cache.
-        self._data(trainer).crops = self.teacher.kept = None
+        if self.data is not None:  # a program may train with it again, without a cache
+            self.data.crops = self.teacher.kept = self.data = None
 
     @override
     def on_exception(
@@ -346,10 +350,3 @@ class CachedTeaching(Teaching):
         logits = 0 if self.teacher.kind == "none" else config.num_classes
         features = 0 if self.teacher.features == "none" else self.teacher.model.num_features
         return [logits, features]
-
-    @staticmethod
-    def _data(trainer: Trainer) -> ImageData:
-        data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(data, ImageData):
-            return data
-        raise UserError("--teacher-cache needs vit.ImageData, whose crops can come again")
