@@ -32,6 +32,15 @@ def saved(name: str, folder: Path, **options: Any) -> Any:
     return model
 
 
+def described_as(folder: Path, name: str, changes: dict[str, Any], **options: Any) -> Path:
+    """A saved model whose config.json says something else of its arguments."""
+    saved(name, folder, **options)
+    values = json.loads((folder / "config.json").read_text())
+    values["model_args"].update(changes)
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
 def photo() -> Image.Image:
     """A photo whose sides are no multiples of a patch."""
     noise = np.random.default_rng(0).integers(0, 256, (9, 7, 3)).astype(np.uint8)

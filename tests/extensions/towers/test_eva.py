@@ -11,7 +11,7 @@ from torch import nn
 pytest.importorskip("timm")
 
 from benchmarks.parity.families import scatter
-from tests.extensions.towers.peers import SMALL, saved
+from tests.extensions.towers.peers import SMALL, described_as
 from vit.errors import UserError
 from vit.extensions.adaptation.lora import add_lora, merge_lora
 from vit.extensions.formats.exporting import NativeInfo
@@ -35,13 +35,10 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def described_as(folder: Path, name: str = NAME, **changes: Any) -> Path:
-    """A saved model whose config.json says something else."""
-    saved(name, folder, depth=1, img_size=32 if "patch16" in name else 28, **SMALL)
-    values = json.loads((folder / "config.json").read_text())
-    values["model_args"].update(changes)
-    (folder / "config.json").write_text(json.dumps(values))
-    return folder
+def changed(folder: Path, name: str = NAME, **changes: Any) -> Path:
+    """A model of one layer whose config.json says something else."""
+    side = 32 if "patch16" in name else 28
+    return described_as(folder, name, changes, depth=1, img_size=side, **SMALL)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +57,7 @@ def described_as(folder: Path, name: str = NAME, **changes: Any) -> Path:
 )
 def test_another_form_is_refused_by_name(change: dict[str, Any], tmp_path: Path) -> None:
     [(name, value)] = change.items()
-    described_as(tmp_path, **change)
+    changed(tmp_path, **change)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "global_pool": None}))
     with pytest.raises(UserError, match=f"timm's {name}={value!r} ") as raised:
@@ -70,7 +67,7 @@ def test_another_form_is_refused_by_name(change: dict[str, Any], tmp_path: Path)
 
 @pytest.mark.parametrize("change", [{"global_pool": "map"}, {"use_post_norm": True}])
 def test_an_eva_g_of_another_form_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    described_as(tmp_path, "eva_giant_patch14_224", **change)
+    changed(tmp_path, "eva_giant_patch14_224", **change)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "global_pool": None}))
     with pytest.raises(UserError, match=f"timm's {next(iter(change))}="):
@@ -80,7 +77,7 @@ def test_an_eva_g_of_another_form_is_refused(change: dict[str, Any], tmp_path: P
 @pytest.mark.parametrize("name", [NAME, "eva02_tiny_patch14_224", "eva_giant_patch14_224"])
 def test_a_file_without_its_description_is_refused(name: str, tmp_path: Path) -> None:
     """Whatever is said of it: rotary positions leave no tensors, and rows change their places."""
-    described_as(tmp_path, name)
+    changed(tmp_path, name)
     (tmp_path / "config.json").unlink()
     for facts in ({}, {"tower": TOWER, "num_heads": 4, "activation": "swiglu"}):
         with pytest.raises(UserError, match=r"no config\.json that names its model") as raised:

@@ -1,6 +1,5 @@
 """Perception Encoder's positions, and what is refused as another form of it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,14 @@ import torch
 pytest.importorskip("timm")
 
 from benchmarks.parity.families import scatter
-from tests.extensions.towers.peers import saved
+from tests.extensions.towers.peers import described_as, saved
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import build_model
 from vit.weights.pretrained import load_pretrained
 
+NAME = "vit_pe_core_tiny_patch16_384"
 CONFIG: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
@@ -31,15 +31,6 @@ CONFIG: dict[str, Any] = {
     "layer_norm_eps": 1e-5,
     "tower": {},
 }
-
-
-def described_as(folder: Path, **changes: Any) -> Path:
-    """A saved model whose config.json says something else."""
-    saved("vit_pe_core_tiny_patch16_384", folder, depth=2, img_size=(48, 80))
-    values = json.loads((folder / "config.json").read_text())
-    values["model_args"].update(changes)
-    (folder / "config.json").write_text(json.dumps(values))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -58,13 +49,13 @@ def test_another_form_of_the_positions_is_refused_by_name(
 ) -> None:
     [(name, value)] = change.items()
     with pytest.raises(UserError, match=f"timm's {name}={value!r} ") as raised:
-        load_pretrained(described_as(tmp_path, **change))
+        load_pretrained(described_as(tmp_path, NAME, change, depth=2, img_size=(48, 80)))
     assert "\n" not in str(raised.value)
 
 
 def test_a_file_without_its_description_is_refused(tmp_path: Path) -> None:
     """Whatever is said of it: rotary positions leave no tensors, and rows change their places."""
-    for name in ("vit_pe_core_tiny_patch16_384", "vit_pe_spatial_tiny_patch16_512"):
+    for name in (NAME, "vit_pe_spatial_tiny_patch16_512"):
         peer = saved(name, tmp_path / name, depth=2, img_size=(48, 80))
         torch.save(peer.state_dict(), tmp_path / "pe.pth")
         facts = {"activation": "gelu", "image_size": (48, 80)}
