@@ -38,10 +38,9 @@ FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
 """Options without a value."""
 WITHOUT_DOT = (
     *("config", "final_split", "model", "out", "patience", "resume", "run_dir", "save_every"),
-    *("seed_everything", "split", "task", "trainer", "with", *FLAGS),
-    *(name for name in rows("short_names") if "." not in name),
+    *("seed_everything", "split", "task", "trainer", "with", *FLAGS, *rows("short_names")),
 )
-"""Other options without a dot."""
+"""Other options without a dot, and those of the table of short names."""
 LOGGERS = {
     "tensorboard": ("TensorBoardLogger", {"name": "tensorboard", "version": "events"}),
     "wandb": ("WandbLogger", {"project": "vit"}),
@@ -176,7 +175,8 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
     if row := rows("short_names").get(option):
         field, _, argument = row.partition(":")
         kind, _, name = argument.rpartition(".")
-        return [(field, kind), (f"{field}.init_args.{name}", value)]
+        filled = [(field, kind), (f"{field}.init_args.{name}", value)]
+        return [(field, "null")] if value == "null" else filled
     if option in NUMBERS and f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
         _check_number(option, value)
     if option in OTHER_LIMIT and value.startswith("-"):

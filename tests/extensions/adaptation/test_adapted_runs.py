@@ -60,6 +60,9 @@ def test_a_short_name_writes_its_kind_out(vit: Vit, command: tuple[str, ...]) ->
     assert vit(*command, *WAYS["lora"], "--run_dir=a").status == 0
     model = read_options(Path("a/config.yaml"))["model"]
     assert model["adaptation"] == {"class_path": "vit.LoRA", "init_args": {"rank": 2}}
+    done = vit(*command, *TINY, "--model.lora=null", "--run_dir=b")
+    assert done.status == 0, done.err
+    assert read_options(Path("b/config.yaml"))["model"]["adaptation"] is None
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,7 @@ _shtab_vit_fit_options=(
   "--ckpt-path[ckpt_path]:ckpt_path:_vit_run"
   "--final-split[final_split]:final_split:"
   "--json[print the summary of the finished run as JSON]"
+  "--model.lora[model.lora]:model.lora:"
   "--patience[stop after N validations without a better score]:patience:"
   "--print-config[print the whole configuration and exit]"
   "--run-dir[directory to write to\; a run in it is resumed]:run_dir:_vit_run"
