@@ -29,14 +29,11 @@ def forward(
     images: Array, w: Weights, kind: type["Part"], patch: int, heads: int, home: Grid
 ) -> Array:
     """Logits of the mean of the patches, b k. `home`: the grid that the tables are made for."""
-    b, c, height, width = images.shape
+    b, _, height, width = images.shape
     grid = (height // patch, width // patch)
-    x = images.reshape(b, c, grid[0], patch, grid[1], patch).transpose(0, 2, 4, 1, 3, 5)
-    kernel = w["patch_embed.proj.weight"]
-    x = x.reshape(b, grid[0] * grid[1], -1) @ kernel.reshape(len(kernel), -1).T
     prefix = [w[name][0] for name in ("cls_token", "reg_token") if name in w]
     part = kind(w, grid, home, heads, sum(map(len, prefix)))
-    x = x + w["patch_embed.proj.bias"] + part.stem()
+    x = part.patches(images) + part.stem()
     x = np.concatenate([*(np.stack([token] * b) for token in prefix), x], axis=1)
     for i in range(part.depth):
         x = part.layer(i, x)
@@ -51,6 +48,14 @@ class Part:
     def __init__(self, w: Weights, grid: Grid, home: Grid, heads: int, p: int) -> None:
         self.w, self.grid, self.home, self.heads, self.p = w, grid, home, heads, p
         self.places = [(r, c) for r in range(grid[0]) for c in range(grid[1])]
+
+    def patches(self, images: Array) -> Array:
+        """Embedded patches, b n d, of images or of maps that take their place."""
+        kernel, (rows, columns) = self.w["patch_embed.proj.weight"], self.grid
+        b, c, side = *images.shape[:2], images.shape[2] // rows
+        x = images.reshape(b, c, rows, side, columns, side).transpose(0, 2, 4, 1, 3, 5)
+        x = x.reshape(b, rows * columns, -1) @ kernel.reshape(len(kernel), -1).T
+        return x + self.w["patch_embed.proj.bias"]
 
     def stem(self) -> Array:
         positions = self.w.get("pos_embed")  # those of the paper, with a slot for the class token

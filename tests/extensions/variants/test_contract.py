@@ -19,6 +19,7 @@ from tests.extensions.variants.entries import Entry
 from tests.extensions.variants.mixer_entries import MIXERS
 from tests.extensions.variants.modification_entries import MODIFICATIONS
 from tests.extensions.variants.numpy_modifications import FUNCTIONS, GATES
+from tests.extensions.variants.numpy_stem import STEMS
 from tests.models.small_models import SMALL, filled, random_images, relative_error
 from vit.extensions.compute.candidate import from_config
 from vit.extensions.variants.table import KINDS
@@ -58,6 +59,7 @@ ENTRIES = {
     ("positions", "alibi"): Entry(lambda options: plain.Alibi),
     **MIXERS,
     **MODIFICATIONS,
+    **STEMS,
 }
 Case = tuple[str, str, dict[str, Any]]
 CASES: list[Case] = [

@@ -34,6 +34,7 @@ def together() -> list[dict[str, str]]:
     moving = [model for model in models if ENTRIES["mixer", model.get("mixer", "softmax")].other]
     # Fixup, the last one, has no other mixer.
     fitting = {"positions": (moving, stems), "norm": (models, names["norm"])}
+    fitting["stem"] = (models, names["stem"])
     fitting["residual"] = ([models[-1], *models], names["residual"][::-1])
     for kind, (chosen, parts) in fitting.items():
         for model, name in zip(chosen, parts, strict=False):

@@ -24,6 +24,7 @@ from vit.extensions.variants import (
     synthesizers,
 )
 from vit.extensions.variants.additive import FixedOptions, LearnedOptions, added
+from vit.extensions.variants.convolutional_stem import ConvPatchEmbed, ConvStemOptions
 from vit.extensions.variants.experts import ExpertsOptions, experts
 from vit.extensions.variants.feedforward import FEEDFORWARDS, feedforward, without_mlp
 from vit.extensions.variants.mixing import OneGrid, mixed
@@ -106,7 +107,9 @@ CHANGES = {
     "stack": STACKS,
 }
 """Kinds whose parts change the layers, in the order in which they do."""
-KINDS: dict[str, Mapping[str, Part[Any]]] = {"positions": POSITIONS, **CHANGES}
+STEMS = {"convolutions": Part(ConvStemOptions, ConvPatchEmbed)}
+"""What makes patches of pixels: replaces `patch_embed`."""
+KINDS: dict[str, Mapping[str, Part[Any]]] = {"positions": POSITIONS, **CHANGES, "stem": STEMS}
 Chosen = tuple[Part[Any], str, Options]
 """A part, its name, and its options."""
 

@@ -41,6 +41,9 @@ class VariantTransformer(VisionTransformer):
 
     def _build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
         parts, self.positions = chosen_parts(config), None
+        if "stem" in parts:
+            part, _, options = parts["stem"]
+            self.patch_embed = part.build(options, config)
         if "positions" not in parts:
             layers: Any = super()._build_layers(config)
         else:
@@ -48,10 +51,11 @@ class VariantTransformer(VisionTransformer):
             layers, self.pos_embed = plain_layers(config), None
             self.register_buffer("fixed_positions", None, persistent=False)
             self.positions, in_layers = part.build(options, config, layers)
-            if in_layers and len(parts) > 1:
+            changes = parts.keys() & CHANGES
+            if in_layers and changes:
                 raise UserError(
                     f"variant.positions, {name}: these are in the layers, which variant."
-                    f"{', variant.'.join(sorted(parts.keys() - {'positions'}))} changes: choose "
+                    f"{', variant.'.join(sorted(changes))} changes: choose "
                     "positions at the stem"
                 )
         for kind in CHANGES:
