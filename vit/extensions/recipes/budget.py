@@ -26,6 +26,8 @@ FIRST = 20
 """Steps after which the length is settled first; their median leaves out the compilation."""
 AGAIN = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
 """Shares of the settled steps at which they are settled again."""
+APART = 1 / 16
+"""Share of the steps, at least, between two settlements, as the steps may grow."""
 SLACK = 0.01
 """Share of the time that is planned to be left."""
 OF_START, LEAST = 0.6, 3.0
@@ -49,7 +51,7 @@ def seconds_of(text: str) -> float:
 def next_after(step: int, total: int) -> int | None:
     """The step after `step` at which `total` steps are settled again; None if there is none."""
     steps = (math.ceil(share * total) for share in AGAIN)
-    return next((again for again in steps if step < again < total), None)
+    return next((again for again in steps if step + APART * total <= again < total), None)
 
 
 class Budget(Length):
@@ -147,8 +149,9 @@ class Budget(Length):
         every = max(int(1 / max(self._step_seconds, 1e-3)), 1)
         # One clock for all processes, as another length is another model.
         total, self._every = trainer.strategy.broadcast((total, every))
+        changed = not self.settled or total != self.settled[-1][1]
         self._take(trainer, step, total)
-        if step < total:
+        if changed and step < total:
             ends = clocks.localtime(clocks.time() + (total - step) * per_step + rest)
             epochs = steps_per_epoch(trainer)
             length = "" if epochs is None else f" ({total / epochs:.1f} epochs)"
