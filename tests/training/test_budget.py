@@ -66,5 +66,5 @@ def test_a_warmup_in_epochs_is_over_when_they_are(
 
 def test_a_time_limit_alone_gives_the_decay_no_length(make_data, make_model, make_trainer) -> None:
     trainer = make_trainer(max_epochs=-1, max_time={"hours": 1})
-    with pytest.raises(UserError, match="--trainer.max_time alone needs --budget"):
+    with pytest.raises(UserError, match=r"--trainer\.max_time alone needs --budget"):
         trainer.fit(make_model(schedule=Schedule(decay="linear")), make_data())
