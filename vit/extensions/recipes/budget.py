@@ -33,8 +33,6 @@ SLACK = 0.01
 OF_START, LEAST = 0.6, 3.0
 """Time of the report and of the process's end: a share of the time from the command's start to its
 options, which is spent on imports too; at least seconds."""
-OF_STEP = 0.5
-"""Time to evaluate an image, as a share of that to train on it, until a validation is measured."""
 MOST = 10_000
 """Validation images of which the temperature takes a pass."""
 
@@ -96,6 +94,8 @@ class Budget(Length):
         clock."""
         self._times: list[float] = []
         """Seconds of each step since the last settlement, without validations."""
+        self._losses: list[float] = []
+        """Seconds until each batch had its loss, until a validation is measured."""
         self._training_began: float | None = None
 
     # Time.
@@ -123,14 +123,14 @@ class Budget(Length):
         return _images(trainer, "val") * self._image_seconds(trainer)
 
     def _image_seconds(self, trainer: Trainer) -> float:
-        """Seconds to evaluate an image, on all processes together."""
+        """Seconds to evaluate an image, on all processes together: until a validation is measured,
+        to wait for an image of a training batch and to compute its loss."""
         if self._validations and (images := _images(trainer, "val")):
             return median(self._validations) / images
         data = counting_data(trainer)
-        if data is None:
+        if data is None or not self._losses:
             return 0.0
-        per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
-        return OF_STEP * self._step_seconds / per_step
+        return median(self._losses) / (data.batch_size * trainer.world_size)
 
     # Settlements.
 
@@ -212,7 +212,7 @@ class Budget(Length):
         }
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._last = self._training_began = self.clock()
+        self._last = self._batch_ended = self._training_began = self.clock()
         self._step, self._validated = trainer.global_step, 0.0
         if not self.settled:
             self._next = self._step + FIRST
@@ -223,14 +223,23 @@ class Budget(Length):
                 f"the report takes about {clock(rest)}; give at least {clock(3 * (used + rest))}"
             )
 
+    def on_before_backward(self, trainer: Trainer, *_: object, **__: object) -> None:
+        if not self._validations:
+            self._losses.append(self._device_clock(trainer) - self._batch_ended)
+
+    def _device_clock(self, trainer: Trainer) -> float:
+        """The clock; where a length is settled, once the device has done what it was given."""
+        asked = not self.settled or trainer.global_step == self._next
+        if asked and trainer.strategy.root_device.type != "cpu":
+            torch.accelerator.synchronize()
+        return self.clock()
+
     def on_train_batch_end(self, trainer: Trainer, *_: object, **__: object) -> None:
-        step = trainer.global_step
+        now, step = self._device_clock(trainer), trainer.global_step
+        self._batch_ended = now
         if step == self._step:  # gradients are accumulated
             return
         self._step = step
-        if trainer.strategy.root_device.type != "cpu" and (not self.settled or step == self._next):
-            torch.accelerator.synchronize()  # else the clock is ahead of the device
-        now = self.clock()
         self._times.append(now - self._last - self._validated)
         self._last, self._validated = now, 0.0
         if self._replayed is not None:
@@ -248,7 +257,8 @@ class Budget(Length):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            seconds = self.clock() - self._validation_began
+            self._batch_ended = self.clock()
+            seconds = self._batch_ended - self._validation_began
             self._validations.append(seconds)
             self._validated += seconds
 
