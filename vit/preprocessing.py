@@ -87,8 +87,9 @@ class Preprocess:
 
         A batch `b c h w` works too if `fit` leaves its images as they are.
         """
-        cut = center_crop(self.fit(image), self.image_size, self.crop_rounding)
-        return cut if isinstance(cut, Tensor) else to_tensor(cut)
+        if isinstance(image, Tensor):
+            return center_crop(self.fit(image), self.image_size, self.crop_rounding)
+        return to_tensor(center_crop(self.fit(image), self.image_size, self.crop_rounding))
 
     def fit(self, image: Picture) -> Picture:
         """Resizes before the centre crop; returns the image itself if it has that size."""
