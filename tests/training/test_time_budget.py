@@ -35,11 +35,11 @@ class Passing(Callback):
         self.step, self.other = step, other
         self.rates: dict[int, float] = {}
 
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, *_: Any, **__: Any) -> None:
         self.rates[trainer.global_step] = trainer.optimizers[0].param_groups[0]["lr"]
         NOW[0] += self.step(trainer.global_step) / trainer.accumulate_grad_batches
 
-    def on_validation_batch_start(self, *_: Any) -> None:
+    def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
         NOW[0] += self.other / 2  # of two batches
 
 
