@@ -154,6 +154,12 @@ def test_compilation_is_not_taken_for_the_time_of_a_step(run) -> None:
     assert total == pytest.approx((600 - 120) / (4 + 3 / 5), rel=0.05)
 
 
+def test_a_slow_first_batch_does_not_end_the_run(run) -> None:
+    slow = {0: 90.0}  # for which 9 images of val would seem to need 101 seconds
+    trainer, _, budget, _, _ = run("200s", step=lambda step: slow.get(step, 1.0), validation=1.0)
+    assert budget.settled[0][0] == FIRST and trainer.global_step > 60
+
+
 def test_training_ends_where_the_rest_needs_the_time(run, capsys) -> None:
     trainer, _, budget, _, losses = run("100s", step=lambda step: 1.0 if step < 60 else 9.0)
     before, after = budget.settled[-2][1], budget.settled[-1]

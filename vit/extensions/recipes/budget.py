@@ -95,7 +95,9 @@ class Budget(Length):
         self._times: list[float] = []
         """Seconds of each step since the last settlement, without validations."""
         self._losses: list[float] = []
-        """Seconds until each batch had its loss, until a validation is measured."""
+        """Seconds until each batch had its loss, until a validation is measured; not the first
+        batch's, which starts the loader and compiles."""
+        self._batch_ended: float | None = None
         self._training_began: float | None = None
 
     # Time.
@@ -124,13 +126,15 @@ class Budget(Length):
 
     def _image_seconds(self, trainer: Trainer) -> float:
         """Seconds to evaluate an image, on all processes together: until a validation is measured,
-        to wait for an image of a training batch and to compute its loss."""
+        to wait for an image of a training batch and to compute its loss; the fastest batch's while
+        there are too few for a settlement."""
         if self._validations and (images := _images(trainer, "val")):
             return median(self._validations) / images
         data = counting_data(trainer)
         if data is None or not self._losses:
             return 0.0
-        return median(self._losses) / (data.batch_size * trainer.world_size)
+        usual = median if self.settled or trainer.global_step == self._next else min
+        return usual(self._losses) / (data.batch_size * trainer.world_size)
 
     # Settlements.
 
@@ -212,7 +216,7 @@ class Budget(Length):
         }
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._last = self._batch_ended = self._training_began = self.clock()
+        self._last = self._training_began = self.clock()
         self._step, self._validated = trainer.global_step, 0.0
         if not self.settled:
             self._next = self._step + FIRST
@@ -224,7 +228,7 @@ class Budget(Length):
             )
 
     def on_before_backward(self, trainer: Trainer, *_: object, **__: object) -> None:
-        if not self._validations:
+        if self._batch_ended is not None and not self._validations:
             self._losses.append(self._device_clock(trainer) - self._batch_ended)
 
     def _device_clock(self, trainer: Trainer) -> float:
@@ -257,8 +261,7 @@ class Budget(Length):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            self._batch_ended = self.clock()
-            seconds = self._batch_ended - self._validation_began
+            seconds = self.clock() - self._validation_began
             self._validations.append(seconds)
             self._validated += seconds
 
