@@ -261,7 +261,10 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "evaluation": [("test", "run", "run")],
     "formats": [(*ON_PHOTOS, "--pretrained", "vit_s16.augreg_in21k")],
     "pretraining": [(*ON_PHOTOS, "--task", "mae")],
-    "recipes": [(*ON_PHOTOS, "--model.optimizer", "vit.LAMB")],
+    "recipes": [
+        (*ON_PHOTOS, "--model.optimizer", "vit.LAMB"),
+        ("fit", "-c", "recipe.yaml", "--data", "photos", "--run_dir", "other", "--budget", "1h"),
+    ],
     "scale": [
         (*ON_PHOTOS, "--trainer.strategy", "fsdp2"),
         (*ON_PHOTOS, "--data.batch_size", "auto"),

@@ -16,6 +16,7 @@ from vit.extensions.notebook.commands import save as save
 from vit.extensions.notebook.training import Run as Run
 from vit.extensions.notebook.training import fit as fit
 from vit.extensions.notebook.training import from_recipe as from_recipe
+from vit.extensions.recipes.budget import Budget as Budget
 from vit.extensions.recipes.ema import EMA as EMA
 from vit.extensions.recipes.foreach import LAMB as LAMB
 from vit.extensions.recipes.foreach import SGDW as SGDW

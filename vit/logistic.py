@@ -123,12 +123,11 @@ class FittedHead:
     """Sum of the losses of `held_out`; 0 if there are none."""
 
     def accuracy(self, labels: Tensor) -> float:
-        """Share of images, or of labels `n k`, that the held-out logits get right."""
+        """Share of images, or of zeros and ones `n k`, that the held-out logits get right."""
         if self.held_out is None:
             return float("nan")
-        if labels.dim() == 1:
-            return float((self.held_out.argmax(1) == labels).double().mean())
-        return float(((self.held_out > 0) == (labels > 0.5)).double().mean())
+        guessed = self.held_out.argmax(1) if labels.dim() == 1 else (self.held_out > 0).to(labels)
+        return float((guessed == labels).double().mean())
 
 
 def fit_head(

@@ -151,8 +151,9 @@ TABLES: dict[str, dict[str, str]] = {
         "trainer.strategy=fsdp2": "vit.extensions.scale.sharding:ShardedStrategy",
         "data.batch_size=auto": "vit.extensions.scale.batch_trial:batch_by_trial",
     },
-    # Option that stands for an argument of a class -> "option:class.argument".
+    # Option of an argument of a class -> "option:class.argument", then limits that it replaces.
     "short_names": {
+        "budget": "model.schedule.length:vit.Budget.time trainer.max_epochs trainer.max_steps",
         "model.lora": "model.adaptation:vit.LoRA.rank",
         "teacher": "model.loss.teacher:vit.Distillation.weights",
         "teacher_cache": "model.loss.teacher:vit.Distillation.cache",

@@ -6,7 +6,7 @@
 --data.root is a folder with train/ and test/, each with one folder per class, and images of 32 x 32
 pixels. Every arm trains on all of train and scores the weights of its last step on all of test:
 
-- vit: `vit fit -c cifar10 --trainer.max_time ...`, on a GPU with --model.compile true
+- vit: `vit fit -c cifar10 --budget ...`, of training alone, on a GPU with --model.compile true
 - timm: "default": float32, torch.optim.AdamW, torchvision's files and transforms
 - timm_best: "best settings": bfloat16 if the machine supports it, fused AdamW, images in memory,
   and explicit attention on a CPU or torch.compile on a GPU
@@ -34,7 +34,7 @@ import statistics
 import sys
 from argparse import Namespace
 from dataclasses import asdict
-from datetime import date, timedelta
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,11 @@ ARMS = {
 
 def fit_arguments(options: Namespace, seed: int) -> list[str]:
     """Arguments of `vit fit`, without the run directory."""
-    budget = timedelta(seconds=options.seconds)
-    hours, rest = divmod(budget.seconds, 3600)
-    limit = f"{budget.days:02}:{hours:02}:{rest // 60:02}:{rest % 60:02}"
     return [
-        *("-c", RECIPE, "--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"),
+        *("-c", RECIPE, "--data.splits.val_fraction", "0", "--budget", f"{options.seconds}s"),
+        *("--model.schedule.length.only_training", "true"),
         *("--trainer.accelerator", options.device, "--trainer.devices", "1"),
-        *("--data.root", str(options.root), "--trainer.max_time", limit),
+        *("--data.root", str(options.root)),
         *(("--model.compile", "true") if options.device == "cuda" else ()),
         *("--trainer.limit_val_batches", "0", *options.rest, "--seed_everything", str(seed)),
     ]

@@ -16,15 +16,18 @@ from vit.data.module import ImageData, InputFormat
 from vit.data.settings import Loading
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.extensions.recipes import budget
 from vit.extensions.recipes.ema import EMA
 from vit.extensions.recipes.randaugment import RandAugment
 from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
+from vit.training.budget import Length
 from vit.training.callbacks.stopping import StopTogether
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.saving import LastCheckpoint
+from vit.training.schedules import Schedule
 
 SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
 # Hook, rank, and the signal that the process gets there; 0 is a mistake that it finds.
@@ -69,7 +72,17 @@ class SignalAt(Callback):
         return super().__getattribute__(name)
 
 
-def make_model(*, many: bool = False) -> ImageClassifier:
+class OwnClock(budget.Budget):
+    """A second for each look at the clock in the first process, two in the second one."""
+
+    looks = 0
+
+    def clock(self) -> float:
+        self.looks += 1
+        return self.looks * (1.0 + float(os.environ.get("RANK", "0")))
+
+
+def make_model(*, many: bool = False, length: Length | None = None) -> ImageClassifier:
     seed_everything(0, verbose=False)
     model = ImageClassifier.of(
         "vit_ti16",
@@ -82,6 +95,7 @@ def make_model(*, many: bool = False) -> ImageClassifier:
         loss=Loss(kind="sigmoid" if many else "softmax"),
         # SGD: Adam would blow rounding errors up to the size of a step where a gradient is zero.
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        schedule=Schedule(length=length),
     )
     torch.nn.init.normal_(model.model.get_submodule("head").get_parameter("weight"))
     return model
@@ -106,19 +120,20 @@ def make_trainer(processes: int, **options: Any) -> Trainer:
 def train_and_score(photos: str, processes: int, out: str) -> None:
     """Writes the weights and all figures to `out` and the rank."""
     data = make_data(photos, 8 // processes)
-    # A time limit, because its clock is in the schedule and has to be the same for all.
-    limits: dict[str, Any] = {"max_epochs": 2, "max_time": {"hours": 100}}
-    trained = make_model()
-    make_trainer(processes, callbacks=[EMA(0.5)], **limits).fit(trained, data)
+    budget.FIRST = 4
+    trained = make_model(length=OwnClock("20s"))
+    trainer = make_trainer(processes, callbacks=[EMA(0.5)], max_epochs=2)
+    trainer.fit(trained, data)
 
     metrics: dict[str, float] = {}
+    settled = trained.length.settled  # pyright: ignore[reportAttributeAccessIssue]
     trainer, model = make_trainer(processes), make_model()
     for evaluate in (trainer.validate, trainer.test):
         evaluate(model, datamodule=data, verbose=False)
         metrics |= {name: value.item() for name, value in trainer.callback_metrics.items()}
     trainer.test(make_model(many=True), datamodule=ManyLabels(), verbose=False)
     metrics |= {f"many/{name}": value.item() for name, value in trainer.callback_metrics.items()}
-    results = {"metrics": metrics, "weights": trained.model.state_dict()}
+    results = {"metrics": metrics, "weights": trained.model.state_dict(), "settled": settled}
     torch.save(results, f"{out}.{trainer.global_rank}")
 
 

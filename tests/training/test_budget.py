@@ -1,10 +1,10 @@
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.callbacks import Callback
 
+from vit.errors import UserError
 from vit.training.budget import step_budget
 from vit.training.schedules import Schedule
 
@@ -64,30 +64,7 @@ def test_a_warmup_in_epochs_is_over_when_they_are(
     assert rates[3] == pytest.approx(1e-3 / steps)
 
 
-def test_a_time_limit_ends_the_decay(make_data, make_model, make_trainer) -> None:
-    class Clock(Timer):
-        """Half a minute a step, of two minutes."""
-
-        steps = 0
-
-        def time_elapsed(self, stage: str = "train") -> float:
-            return 30.0 * self.steps
-
-        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-            self.steps += 1
-            super().on_train_batch_end(*args, **kwargs)
-
-    rates: list[float] = []
-    model = make_model(schedule=Schedule(decay="linear"))
-    step = model.training_step
-
-    def noted(batch: Any, batch_idx: int) -> Any:
-        rates.append(model.trainer.optimizers[0].param_groups[0]["lr"])
-        return step(batch, batch_idx)
-
-    model.training_step = noted
-    trainer = make_trainer(max_epochs=-1, callbacks=[Clock(timedelta(minutes=2))])
-    trainer.fit(model, make_data())
-    assert trainer.global_step == 4
-    # The rate is set after each step, before the callback moves the clock on.
-    assert rates == pytest.approx([1e-3, 1e-3, 0.75e-3, 0.5e-3])
+def test_a_time_limit_alone_gives_the_decay_no_length(make_data, make_model, make_trainer) -> None:
+    trainer = make_trainer(max_epochs=-1, max_time={"hours": 1})
+    with pytest.raises(UserError, match=r"--trainer\.max_time alone needs --budget"):
+        trainer.fit(make_model(schedule=Schedule(decay="linear")), make_data())

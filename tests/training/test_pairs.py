@@ -37,6 +37,11 @@ def test_training_gives_the_weights_of_one_process_with_the_whole_batch(results)
         torch.testing.assert_close(first[name], expected, rtol=0, atol=1e-5, msg=name)
 
 
+def test_the_first_process_settles_the_length_for_both(results) -> None:
+    one, first, second = (result["settled"] for result in results)
+    assert first == second == one and one[0][0] == 4 and one[0][1] < 10
+
+
 def test_odd_sets_and_empty_batches_are_scored_exactly_as_by_one_process(results) -> None:
     one, first, second = (result["metrics"] for result in results)
     names = {"val/acc1", "test/acc1", "test/f1", "test/ece", "test/loss", "many/test/map"}

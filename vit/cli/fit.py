@@ -17,7 +17,7 @@ short names:
   --pretrained X         weights to start from: a name (`vit models --weights`), a file or a run
   --arch NAME            architecture (`vit models`); with --teacher RUN of a student (-c distill)
   --lr X                 learning rate
-  --epochs N             length of training; or --steps N, or --trainer.max_time 00:00:05:00
+  --epochs N             length of training; or --steps N, or --budget 20m: the whole command
   --batch-size N         images per step and process; auto takes as many as fit on the GPU
   --image-size N         pixels
   --devices N            GPUs; with --trainer.accelerator cpu, processes

@@ -32,10 +32,8 @@ from vit.weights.archives import BEST, DIGESTS, LAST, read_checkpoint
 from vit.weights.names import TRAINED_ON
 from vit.writing import is_temporary, recover, remove_orphans, write_json, write_text
 
-LIMITS = {"final_split", "patience"} | {
-    f"trainer.{name}" for name in ("max_epochs", "max_steps", "max_time", "min_epochs", "min_steps")
-}
-"""Options that continue a finished run."""
+LIMITS = ("final_split", "patience", "model.schedule.length", "trainer.max_", "trainer.min_")
+"""Beginnings of options that continue a finished run."""
 STARTED_FROM = "weights.model.pretrained"
 """Weights that a resumed run does not need: its checkpoint has all of its own."""
 
@@ -55,6 +53,8 @@ class RunDirectory:
     saved: Record = field(default_factory=Record)
     """Content of the checkpoint without the values of tensors, in the first process; else empty."""
     begun: bool = False
+    began: tuple[float, float] = (0.0, 0.0)
+    """Seconds, and CPU seconds, of the first process before the training."""
 
     @classmethod
     @contextmanager
@@ -148,7 +148,7 @@ def _decide(options: Options, stack: ExitStack, saved: Record) -> Record:
     if ended and not changes:
         return {"folder": str(folder), "finished": True}
     limits = changes.keys() - {STARTED_FROM}
-    if ended and not (files and limits and limits <= LIMITS):
+    if ended and not (files and limits and all(name.startswith(LIMITS) for name in limits)):
         raise UserError(
             f"{folder} holds a finished run with other options: {listed(changes)}; give the "
             "options of that run, or choose another --run_dir"

@@ -22,7 +22,7 @@ from vit.runs.predictions import FILE, Predictions, write_csv
 from vit.runs.records import SUMMARY, Record
 from vit.runs.scoring import finite, measure, score, thresholds_of
 from vit.runs.trainer import Module, callbacks_of
-from vit.training.budget import batches_per_epoch, time_limit
+from vit.training.budget import batches_per_epoch
 from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.lightning_internals import log_at_last_step
 from vit.training.saving import BestCheckpoint
@@ -38,21 +38,16 @@ def clocks() -> tuple[float, float]:
 
 
 def finish(
-    run: RunDirectory,
-    options: Options,
-    trainer: Trainer,
-    model: Module,
-    data: ImageData,
-    began: tuple[float, float],
+    run: RunDirectory, options: Options, trainer: Trainer, model: Module, data: ImageData
 ) -> str:
     """Scores the best weights once and writes model/, predictions and summary.json; every process
     calls it.
 
-    Returns the main score; "" in other processes than the first. `began`: `clocks()` before the
-    training. model/ is written before the scoring too, so that an unreadable image loses nothing.
+    Returns the main score; "" in other processes than the first. model/ is written before the
+    scoring too, so that an unreadable image loses nothing.
     """
     log_at_last_step(trainer)
-    facts = _facts(run, options, trainer, model, data, began)
+    facts = _facts(run, options, trainer, model, data)
     best = load_best(trainer, model)
     metrics = finite(best.pop("metrics"))  # of these weights, not of the last ones
     model.merge()  # what is scored is what is written
@@ -92,15 +87,10 @@ def _write_predictions(folder: Path, split: str, model: Module, predictions: Pre
 
 
 def _facts(
-    run: RunDirectory,
-    options: Options,
-    trainer: Trainer,
-    model: Module,
-    data: ImageData,
-    began: tuple[float, float],
+    run: RunDirectory, options: Options, trainer: Trainer, model: Module, data: ImageData
 ) -> Record:
     """Content of summary.json about the training, which has just ended."""
-    seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
+    seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), run.began, strict=True))
     peak = peak_memory(trainer.strategy.root_device)
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
     return {
@@ -195,7 +185,7 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
     run, images = shlex.quote(str(folder)), data.root or data.dataset
     other = options.objects or not (data.splits.test or data.splits.val)
     test = f"vit test {run} --data FOLDER" if other else f"vit test {run}"
-    train = f"vit fit --run_dir {run} {limit_option(trainer)}"
+    train = f"vit fit --run_dir {run} {limit_option(options, trainer)}"
     if options.objects:  # which a command cannot give
         train = f"vit fit --data FOLDER --pretrained {run}"
     elif images is not None and not (folder / "checkpoints").exists():  # the head alone is fitted
@@ -216,10 +206,10 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
     return "\n".join(["", result, *lines, "next:", *(f"  {command}" for command in following)])
 
 
-def limit_option(trainer: Trainer) -> str:
+def limit_option(options: Options, trainer: Trainer) -> str:
     """The option to raise for a longer run: the limit that ended this one."""
+    if options.config.get("model.schedule.length") is not None:
+        return "--budget TIME"
     if 0 < trainer.max_steps <= trainer.global_step:
         return f"--steps {2 * trainer.max_steps}"
-    if time_limit(trainer) is not None and trainer.current_epoch != trainer.max_epochs:
-        return "--trainer.max_time DD:HH:MM:SS"
     return f"--epochs {2 * (trainer.max_epochs or 1)}"

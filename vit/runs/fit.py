@@ -66,21 +66,22 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
         limit_threads_of(trainer, model, data)
         check_continues(run.checkpoint, run.saved, model, data, trainer)
         _announce(run, model, data)
-        began = clocks()
+        run.began = clocks()
         with (
             ending_together(trainer, alive),
             naming_a_smaller_batch(trainer, data),
             _saying(run, options),
         ):
             trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
-            _say_why_it_ended(run, trainer)
+            _say_why_it_ended(run, options, trainer)
             if options.config.trainer.fast_dev_run:
                 return run, "training and validation went through; nothing was kept"
             result = None
             if run.begun or not run.finished:
                 run.begin(options)  # also where nothing was left to train
-                result = finish(run, options, trainer, model, data, began)
+                result = finish(run, options, trainer, model, data)
         finish_rest(run.folder)  # the first process is alone now
+        model.length.close(run.folder)
         if result is None:
             return run, f"{run.folder} is finished and stays as it is"
         return run, closing(run.folder, result, options, trainer, data)
@@ -127,12 +128,13 @@ def _saying(run: RunDirectory, options: Options) -> Generator[None]:
         raise
 
 
-def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
+def _say_why_it_ended(run: RunDirectory, options: Options, trainer: Trainer) -> None:
     for stop in trainer.early_stopping_callbacks:
         if stop.wait_count >= stop.patience:
             say(f"stopped early: {stop.monitor} not improved in {stop.patience} validations")
     if trainer.global_step == run.step:
-        note(f"nothing is left to train at step {run.step}; raise {limit_option(trainer)}")
+        limit = limit_option(options, trainer)
+        note(f"nothing is left to train at step {run.step}; raise {limit}")
 
 
 def _note_imbalance(model: Module, data: ImageData) -> None:

@@ -151,8 +151,10 @@ class Options:
 
     def build_model(self, data: ImageData) -> Module:
         """Module with the classes, image size and preprocessing of the data."""
-        module = cast(Callable[..., Module], self.module_class)  # each has arguments of its own
-        return module(**self._built.model, facts=data.facts)
+        make = cast(Callable[..., Module], self.module_class)  # each has arguments of its own
+        module = make(**self._built.model, facts=data.facts)
+        module.length.began = self.words.began
+        return module
 
     @property
     def trainer(self) -> Record:
@@ -275,7 +277,8 @@ def _check_words(words: Words) -> None:
             f"--model.name beside the recipe's own {', '.join(sorted(sizes))} would change the "
             "name alone; add --model.architecture null, or sizes"
         )
-    steps = (n for n in words.typed if n.startswith(OF_STEPS) and "class_weights" not in n)
+    names = (n for n, text in words.typed.items() if n.startswith(OF_STEPS) and text != "-1")
+    steps = (n for n in names if "class_weights" not in n and "schedule.length" not in n)
     callbacks: list[object] = _as_list(words.values.get("trainer.callbacks"))
     alone = {"class_path": "vit.LinearProbe", "init_args": {"alone": True}} in callbacks
     if alone and (name := next(steps, None)):

@@ -6,6 +6,7 @@ Imports nothing heavy: mistakes in names and in numbers of short ones are report
 
 import json
 import re
+import time
 from functools import cached_property
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class Words:
     """
 
     def __init__(self, args: list[str]) -> None:
-        self.args = args
+        self.args, self.began = args, time.monotonic()
         self.others: list[str] = []
         """Words that are no options, nor their values."""
         self.recipes: list[str] = []
@@ -173,9 +174,11 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
             return [("data.dataset", name), ("data.root", "null")]
         return [("data.root", root)]
     if row := rows("short_names").get(option):
+        row, *limits = row.split()
         field, _, argument = row.partition(":")
         kind, _, name = argument.rpartition(".")
         filled = [(field, kind), (f"{field}.init_args.{name}", value)]
+        filled += [(limit, "-1") for limit in limits]
         return [(field, "null")] if value == "null" else filled
     if option in NUMBERS and f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
         _check_number(option, value)

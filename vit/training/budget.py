@@ -1,12 +1,26 @@
-"""The length of a run, in optimizer steps and by the clock."""
+"""The length of a run in optimizer steps, and who settles it."""
 
 import math
+from pathlib import Path
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import Callback
 
 from vit.errors import UserError
 from vit.training.counted_data import counting_data
+
+
+class Length(Callback):
+    """The length of a run, by the limits of the Trainer alone.
+
+    A subclass sets max_steps of the Trainer's loop while the run goes on; the schedule follows it.
+    """
+
+    began: float | None = None
+    """time.monotonic() at the start of the command; None in a program's own loop."""
+
+    def close(self, run: Path) -> None:
+        """Called at the end of the command, in every process, with the finished run."""
 
 
 def steps_per_epoch(trainer: Trainer) -> int | None:
@@ -40,7 +54,7 @@ def check_intervals(trainer: Trainer) -> None:
 
 
 def step_budget(trainer: Trainer) -> int | None:
-    """Optimizer steps of the whole run; None if at most the clock limits it."""
+    """Optimizer steps of the whole run; None if no limit of steps or epochs is known."""
     if counting_data(trainer) is None or trainer.max_epochs == -1:
         steps = trainer.estimated_stepping_batches
         return None if steps == math.inf else int(steps)
@@ -48,17 +62,3 @@ def step_budget(trainer: Trainer) -> int | None:
     assert epoch is not None  # a data module that counts knows its length
     steps = epoch * (trainer.max_epochs or 1)
     return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
-
-
-def time_limit(trainer: Trainer) -> Timer | None:
-    """The Timer that ends the run (--trainer.max_time), or None."""
-    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-    timers: list[Timer] = [c for c in callbacks if isinstance(c, Timer)]
-    return next((timer for timer in timers if timer.time_remaining() is not None), None)
-
-
-def time_used(timer: Timer) -> float:
-    """The share of the time limit used, in [0, 1]."""
-    elapsed = timer.time_elapsed()
-    limit = elapsed + (timer.time_remaining() or 0.0)
-    return min(elapsed / limit, 1.0) if limit > 0 else 1.0

@@ -27,7 +27,7 @@ from vit.models.units import sharded_units
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.seeds import indices_in_step, step_seed
-from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
+from vit.training.budget import Length, check_intervals, step_budget, steps_per_epoch
 from vit.training.callbacks.finite import FiniteLoss
 from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
 from vit.training.counted_data import Batch, counting_data
@@ -141,6 +141,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.preprocess = preprocess
         self.optimizer = optimizer
         self.schedule = schedule or Schedule()
+        self.length = self.schedule.length or Length()
         self.compile_network = compile
         self.layer_decay = 1.0
         self.draws: StepDraws | None = None
@@ -185,7 +186,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def guards(self) -> list[Callback]:
         """Callbacks of every fit and evaluation."""
-        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
+        return [self.length, ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
 
     def configure_callbacks(self) -> list[Callback]:
         """Adds the guards that the Trainer does not list; UserError for REFUSED callbacks."""
@@ -241,18 +242,15 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
         optimizer = self.make_optimizer()
-        total, timer = step_budget(trainer), time_limit(trainer)
-        if schedule.needs_budget and total is None and timer is None:
+        if schedule.needs_budget and step_budget(trainer) is None and schedule.length is None:
             raise UserError(
-                f"the {schedule.decay} schedule needs to know how long the run is: set "
-                "--trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
+                f"the {schedule.decay} schedule needs to know how long the run is: set --epochs, "
+                "--steps or --budget; a run with --trainer.max_time alone needs --budget"
             )
         epoch = steps_per_epoch(trainer) if schedule.needs_epochs else None
 
         def factor(step: int) -> float:
-            # One clock for all processes, as another rate is another model.
-            used = 0.0 if timer is None else trainer.strategy.broadcast(time_used(timer))
-            return schedule.factor(step, total, used, epoch)
+            return schedule.factor(step, step_budget(trainer), epoch)
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, UserError, check_range
+from vit.training.budget import Length
 
 RANGES = {
     "warmup_steps": NOT_NEGATIVE,
@@ -46,6 +47,8 @@ class Schedule:
     cooldown_fraction: float = 0.0
     """Share in [0, 1] of the budget after the warm-up, at its end, over which constant or rsqrt
     falls linearly to 0."""
+    length: Length | None = None
+    """Settles the steps of the run: vit.Budget (`--budget 20m`)."""
 
     def __post_init__(self) -> None:
         for name, allowed in RANGES.items():
@@ -80,17 +83,12 @@ class Schedule:
         return self.per_epoch or self.warmup_epochs > 0
 
     def factor(
-        self,
-        step: int,
-        total_steps: int | None,
-        time_used: float = 0.0,
-        steps_per_epoch: int | None = None,
+        self, step: int, total_steps: int | None, steps_per_epoch: int | None = None
     ) -> float:
         """The factor for optimizer step `step` (from 0).
 
-        `total_steps` is the budget in steps (None: unlimited), `time_used` the used share of a time
-        budget; the decay follows the budget that is nearer to its end. `steps_per_epoch` is for
-        `needs_epochs`.
+        `total_steps` is the budget in steps; None if it is unlimited, or not settled yet.
+        `steps_per_epoch` is for `needs_epochs`.
         """
         warmup = self.warmup_steps
         if self.needs_epochs:
@@ -104,10 +102,10 @@ class Schedule:
         if step < warmup:
             start = 1 / (warmup + 1) if self.warmup_start is None else self.warmup_start
             return start + (1 - start) * step / warmup
-        used = time_used
+        used = 0.0
         if total_steps is not None:
             before = 0 if self.warmup_counts else warmup
-            used = max(used, (step - before) / max(total_steps - before, 1))
+            used = (step - before) / max(total_steps - before, 1)
         return self._decayed(min(used, 1.0), step - warmup)
 
     def _decayed(self, used: float, steps: int) -> float:

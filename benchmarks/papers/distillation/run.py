@@ -18,7 +18,6 @@ interrupted command goes on where it was.
 """
 
 from argparse import Namespace
-from datetime import timedelta
 from typing import Any
 
 from benchmarks.lib.harness import Rows, arguments, document, publish, seeds_row
@@ -43,8 +42,8 @@ def run(given: Namespace, name: str, seed: int, *words: str) -> dict[str, Any]:
 
 
 def train_teacher(given: Namespace) -> dict[str, Any]:
-    time = str(timedelta(seconds=given.teacher_seconds)).zfill(8)
-    limit = ("--trainer.max_epochs", "-1", "--trainer.max_time", f"00:{time}")
+    length = "--model.schedule.length.only_training"
+    limit = ("--budget", f"{given.teacher_seconds}s", length, "true")
     noise = ("--data.augment.crop", "simple", "--model.mixing.mixup", "0.2")
     return run(given, "teacher", 0, "-c", "cifar10/equal_flops_hybrid", *limit, *noise)
 

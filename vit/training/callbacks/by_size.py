@@ -8,7 +8,6 @@ from torch import Tensor
 from vit.console import say
 from vit.errors import UserError
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
-from vit.training.budget import time_limit
 from vit.training.counted_data import counting_data, logits_of
 from vit.training.image_classifier import ImageClassifier
 from vit.training.parts import part
@@ -23,7 +22,7 @@ class FineTuneBySize(Callback):
     """Sets the steps of a run by its training images, and averages the first and last weights
     (WiSE-FT, Wortsman et al., arXiv:2109.01903, section 3); the first have the fitted head.
 
-    A run with max_steps, max_epochs or max_time keeps that limit. The share of the last weights is
+    A run with max_steps or max_epochs keeps that limit. The share of the last weights is
     that with the smallest validation loss, FIXED_SHARE with fewer than ENOUGH_TO_CHOOSE validation
     images, and 1 if the first weights are random.
     """
@@ -48,7 +47,7 @@ class FineTuneBySize(Callback):
         batch = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
         steps = steps_for(images, batch)
         length = f"steps by a limit of the run ({steps:,} without one)"
-        if trainer.max_steps == -1 and trainer.max_epochs == -1 and time_limit(trainer) is None:
+        if trainer.max_steps == -1 and trainer.max_epochs == -1:
             trainer.fit_loop.epoch_loop.max_steps = steps
             length = f"{steps:,} steps of {batch:,}"
         self._share = None if validation >= ENOUGH_TO_CHOOSE else FIXED_SHARE

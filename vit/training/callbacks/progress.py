@@ -6,7 +6,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
 from vit.console import Meter
-from vit.training.budget import step_budget, time_limit, time_used
+from vit.training.budget import step_budget
 from vit.training.counted_data import Batch, counting_data
 
 SHOWN = {"train/loss": "loss {:.3f}", "val/acc1": "val acc {:.1%}", "val/map": "val mAP {:.1%}"}
@@ -60,11 +60,9 @@ class RunProgress(ProgressBar):
             self._images = 0
 
     def _fraction(self, trainer: Trainer) -> float:
-        """The used share of the run's budget, in steps or time."""
-        steps, timer = step_budget(trainer), time_limit(trainer)
-        by_steps = trainer.global_step / steps if steps else 0.0
-        by_time = 0.0 if timer is None else time_used(timer)
-        return min(max(by_steps, by_time), 1.0)
+        """The used share of the run's steps; 0 until these are known."""
+        steps = step_budget(trainer)
+        return min(trainer.global_step / steps, 1.0) if steps else 0.0
 
     def _text(self, trainer: Trainer) -> str:
         metrics = self.get_metrics(trainer, trainer.lightning_module)
