@@ -121,7 +121,7 @@ def train_and_score(photos: str, processes: int, out: str) -> None:
     """Writes the weights and all figures to `out` and the rank."""
     data = make_data(photos, 8 // processes)
     budget.FIRST = 4
-    trained = make_model(length=OwnClock("20s"))
+    trained = make_model(length=OwnClock("30s"))
     trainer = make_trainer(processes, callbacks=[EMA(0.5)], max_epochs=2)
     trainer.fit(trained, data)
 
