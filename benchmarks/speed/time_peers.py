@@ -272,7 +272,9 @@ def our_recipe(job: Job) -> Learner:
         **fields,
         model=model,
         optimizer=optimizer,
-        factor=lambda step, used: recipe.schedule.factor(step, None, used),
+        factor=lambda step, used: recipe.schedule.factor(
+            step, round(step / used) if used else None
+        ),
         loss=lambda logits, targets: recipe.loss(logits, targets, weights),
         mix=mix,
         settings={

@@ -7,14 +7,16 @@
 pixels. Every arm trains on all of train and scores the weights of its last step on all of test:
 
 - vit: `vit fit -c cifar10 --budget ...`, of training alone, on a GPU with --model.compile true
+- vit_patches: the same with plain patches of 4 pixels
+- vit_hybrid: the same of `-c cifar10/hybrid`
 - timm: "default": float32, torch.optim.AdamW, torchvision's files and transforms
 - timm_best: "best settings": bfloat16 if the machine supports it, fused AdamW, images in memory,
   and explicit attention on a CPU or torch.compile on a GPU
 - timm_recipe: the same with the width, depth, optimizer, schedule, augmentation and loss of our
   recipe, but plain patches instead of a convolutional root, a class token and learned positions
 
-timm and timm_best have width 192 and depth 6. Options after -- go to vit, and to timm_recipe if
-they concern what it shares.
+timm and timm_best have width 192 and depth 6. Options after -- go to all arms of vit, and to
+timm_recipe if they concern what it shares.
 
 The budget is in wall-clock seconds and covers steps, image loading in every epoch, and compilation.
 Arms that keep images in memory decode them before the clock starts; scoring comes after it stops.
@@ -57,18 +59,25 @@ from benchmarks.lib.harness import (
 )
 from benchmarks.speed.time_peers import RECIPE, Job
 
+OURS = {
+    "vit": ("-c", RECIPE),
+    "vit_patches": ("-c", RECIPE, "--model.architecture.stem_depths", "null"),
+    "vit_hybrid": ("-c", "cifar10/hybrid"),
+}
 ARMS = {
     "vit": "vit",
+    "vit_patches": "vit, plain patches",
+    "vit_hybrid": "vit, 3x3 convolutions first",
     "timm": "timm, default",
     "timm_best": "timm, best settings",
     "timm_recipe": "timm, our sizes and recipe",
 }
 
 
-def fit_arguments(options: Namespace, seed: int) -> list[str]:
+def fit_arguments(arm: str, options: Namespace, seed: int) -> list[str]:
     """Arguments of `vit fit`, without the run directory."""
     return [
-        *("-c", RECIPE, "--data.splits.val_fraction", "0", "--budget", f"{options.seconds}s"),
+        *(*OURS[arm], "--data.splits.val_fraction", "0", "--budget", f"{options.seconds}s"),
         *("--model.schedule.length.only_training", "true"),
         *("--trainer.accelerator", options.device, "--trainer.devices", "1"),
         *("--data.root", str(options.root)),
@@ -83,8 +92,8 @@ def cell(arm: str, seed: int, options: Namespace) -> dict[str, Any]:
     if finished(folder) is None:
         # An interrupted run is not resumed, because its time must be that of one process.
         shutil.rmtree(folder, ignore_errors=True)
-    if arm == "vit":
-        summary = run_fit(fit_arguments(options, seed), folder)
+    if arm in OURS:
+        summary = run_fit(fit_arguments(arm, options, seed), folder)
         settings = {name: summary[name] for name in ("command", "precision", "model")}
         return summary | {"settings": settings | {"command": portable(settings["command"])}}
     job = asdict(Job(arm, str(options.root), seed, options.seconds, options.device, options.rest))

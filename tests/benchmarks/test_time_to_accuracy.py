@@ -66,7 +66,7 @@ def test_arms_differ_as_they_are_named(data: Path, monkeypatch: pytest.MonkeyPat
     assert recipe.settings["batch_size"] == 16 and len(next(iter(recipe.epoch()))[0]) == 16
     smoothed = recipe.loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item()
     assert smoothed == pytest.approx(math.log(1 + math.exp(-2)) + 0.05 * 2)
-    assert recipe.factor(10**6, 0.5) == pytest.approx(0.5)  # linear
+    assert recipe.factor(10**6, 0.5) == pytest.approx(0.5, abs=1e-4)  # linear
 
 
 def summary_of(accuracy: float) -> dict[str, Any]:
@@ -90,7 +90,8 @@ def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(
     monkeypatch.setattr(harness, "run_once", here)
     monkeypatch.setattr(benchmark, "run_once", here)
     runs, file = tmp_path / "runs", tmp_path / "results.json"
-    options = ["--data.root", str(data), "--seeds=1", "--arms", "vit", "timm", "--seconds=1"]
+    options = ["--data.root", str(data), "--seeds=1", "--seconds=1", "--arms", "vit"]
+    options += ["vit_hybrid", "timm"]
     options += ["--runs", str(runs), "--results", str(file), "--", TINY, "--data.batch_size=8"]
     rows = benchmark.main(options)["rows"]
     for row in rows:
@@ -101,4 +102,4 @@ def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(
     facts = dict.fromkeys(("command", "precision", "model"), "")
     monkeypatch.setattr(benchmark, "run_fit", lambda *_: summary_of(1) | facts)
     monkeypatch.setattr(benchmark, "run_once", lambda *given: summary_of(given[1].exists()))
-    assert benchmark.main(options)["rows"][1]["accuracies"] == [0]
+    assert benchmark.main(options)["rows"][-1]["accuracies"] == [0]
