@@ -13,7 +13,7 @@ import torch
 from vit import hardware
 from vit.cli import process
 from vit.cli.process import keep_memory
-from vit.hardware import default_precision, limit_threads
+from vit.hardware import default_precision, is_small_step
 from vit.runs.trainer import limit_threads_of
 
 FAULTS = """
@@ -80,16 +80,11 @@ def test_bfloat16_is_chosen_with_hardware_support(monkeypatch: pytest.MonkeyPatc
 
 
 def test_small_steps_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = []
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    limit = hardware.SMALL_STEP_FLOPS / 6
-    limit_threads(params=int(limit / 64) - 1, tokens=16, batch_size=4)
-    limit_threads(params=int(limit / 64) + 1, tokens=16, batch_size=4)
-    assert chosen == [1]
+    assert is_small_step(hardware.SMALL_STEP_FLOPS - 1)
+    assert not is_small_step(hardware.SMALL_STEP_FLOPS + 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    limit_threads(params=1, tokens=1, batch_size=1)
-    assert chosen == [1]
+    assert not is_small_step(1)
 
 
 @pytest.mark.parametrize("status", ["Name: python\nVmRSS: 12 kB\n", "", None])

@@ -6,6 +6,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 
+from vit import logistic
 from vit.logistic import FOLDS, fit_head, held_out_logits, minimise, whole_folds
 
 N, D = 40, 3
@@ -59,6 +60,32 @@ def test_the_starting_point_stays_as_it_is_where_gradients_are_off() -> None:
         fit = minimise(*data, start, torch.zeros(3).double(), 0.01, **STOPPING)
     assert (start == 1).all() and not (fit.weight == 1).any()
     assert fit.iterations > 1
+
+
+def test_a_small_minimum_is_computed_on_one_thread_and_the_others_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    seen: list[int] = []
+    loss = logistic.total_loss
+
+    def counting(*args: torch.Tensor | None) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return loss(*args)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(logistic, "total_loss", counting)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for images, threads in ((N, 1), (2_000_000, 2)):
+            seen.clear()
+            features = torch.zeros(images, 20).double()
+            labels = torch.arange(images) % 2
+            minimise(features, labels, features[:2], features[0, :2], 0.01, max_iter=1)
+            assert set(seen) == {threads}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_folds_take_whole_groups_the_largest_first() -> None:

@@ -61,13 +61,9 @@ SMALL_STEP_FLOPS = 10e9
 """Operations per step below which OpenMP's barriers cost more than further cores gain."""
 
 
-def limit_threads(params: int, tokens: int, batch_size: int) -> None:
-    """Sets one CPU thread for a small training step, unless OMP_NUM_THREADS is set."""
-    import torch
-
-    operations = 6 * params * tokens * batch_size
-    if operations < SMALL_STEP_FLOPS and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+def is_small_step(operations: float) -> bool:
+    """True if one CPU thread is best for a step of a network; OMP_NUM_THREADS makes none small."""
+    return operations < SMALL_STEP_FLOPS and "OMP_NUM_THREADS" not in os.environ
 
 
 def available_cores() -> int:

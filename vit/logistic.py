@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit.hardware import is_small_step
+
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 """Weights of the squared norm that are tried for a head; the best one lies in this range for twenty
 to a hundred images per class (benchmarks/LOG.md)."""
@@ -56,6 +58,9 @@ def minimise(
         fixed: Scores `n k` that stay as they are; NaN for the classes that are fitted.
         stopping: Options of torch.optim.LBFGS: max_iter, tolerance_grad, ...
     """
+    threads = torch.get_num_threads()
+    if is_small_step(400 * features.numel() * len(bias)):  # of a hundredth of a network's products
+        torch.set_num_threads(1)
     with torch.inference_mode(False), torch.enable_grad():
         weight, bias = (start.detach().clone().requires_grad_() for start in (weight, bias))
         optimizer = torch.optim.LBFGS([weight, bias], line_search_fn="strong_wolfe", **stopping)
@@ -73,8 +78,11 @@ def minimise(
                 total = total + loss
             return total.detach()
 
-        optimizer.step(objective)  # pyright: ignore[reportArgumentType]
-        objective()
+        try:
+            optimizer.step(objective)  # pyright: ignore[reportArgumentType]
+            objective()
+        finally:
+            torch.set_num_threads(threads)
     steepest = max(float(p.grad.abs().max()) for p in (weight, bias) if p.grad is not None)
     return Minimum(weight.detach(), bias.detach(), optimizer.state[weight]["n_iter"], steepest)
 
@@ -87,9 +95,8 @@ def total_loss(scores: Tensor, labels: Tensor, class_weights: Tensor | None = No
     """
     if labels.dim() == 1:
         return F.cross_entropy(two_columns(scores), labels, class_weights, reduction="sum")
-    return F.binary_cross_entropy_with_logits(
-        scores, labels.to(scores), class_weights, reduction="sum"
-    )
+    targets = labels.to(scores)
+    return F.binary_cross_entropy_with_logits(scores, targets, class_weights, reduction="sum")
 
 
 def two_columns(scores: Tensor) -> Tensor:
@@ -124,8 +131,7 @@ class FittedHead:
 
     def accuracy(self, labels: Tensor) -> float:
         """Share of images, or of zeros and ones `n k`, that the held-out logits get right."""
-        if self.held_out is None:
-            return float("nan")
+        assert self.held_out is not None
         guessed = self.held_out.argmax(1) if labels.dim() == 1 else (self.held_out > 0).to(labels)
         return float((guessed == labels).double().mean())
 

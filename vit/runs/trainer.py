@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, Trainer
 from vit.data.batches import DEFAULT_BATCH
 from vit.data.module import ImageData
 from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
-from vit.hardware import limit_threads
+from vit.hardware import is_small_step
 from vit.runs.processes import check_launched
 from vit.runs.records import Record
 from vit.tables import resolve, rows
@@ -71,10 +71,10 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
 
 def limit_threads_of(trainer: Trainer, model: Module, data: ImageData) -> None:
     """Uses one CPU thread for a small model, in training and in evaluation."""
-    if trainer.strategy.root_device.type == "cpu":
-        params = sum(p.numel() for p in model.model.parameters())
-        height, width = data.image_size
-        limit_threads(params, height * width // model.model.patch_size**2, data.batch_size)
+    params = sum(p.numel() for p in model.model.parameters())
+    tokens = data.batch_size * data.image_size[0] * data.image_size[1] // model.model.patch_size**2
+    if trainer.strategy.root_device.type == "cpu" and is_small_step(6 * params * tokens):
+        torch.set_num_threads(1)
 
 
 def check_arguments(trainer: Namespace) -> None:
