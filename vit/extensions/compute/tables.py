@@ -76,8 +76,11 @@ def export_table(rows: Sequence[Row]) -> str:
     )
 
 
-def _lost(row: Row) -> str:
+def _lost(row: Row) -> str | None:
+    """None for the model itself."""
     low, high = row["interval"]
+    if low == high:
+        return None
     return f"{row['drop']:.2f} ({low:.2f} to {high:.2f})"
 
 

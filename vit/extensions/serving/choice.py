@@ -40,7 +40,6 @@ from vit.extensions.serving.write import (
 from vit.inference.classifier import Classifier
 from vit.preprocessing import Size
 
-PROOF = "labelled images"
 CALLS = 50
 """Of which the latency is the median."""
 SHARE = 5
@@ -149,6 +148,7 @@ def export_within(
     path, kind = destination(Path(dst).expanduser(), "openvino", overwrite)
     own = described(model)[1].preprocess.image_size
     pictures = [images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)]
+    origin = f"{len(pictures)} labelled images"
     candidates: list[Candidate] = []
     right: np.ndarray | None = None
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
@@ -170,7 +170,7 @@ def export_within(
             return Choice([], "", None, candidates, None)
         graph, about = described(model, chosen.size)
         engine = open_engine(chosen.file)
-        proof = compare(graph, engine.run, cut(pictures, about.preprocess), PROOF)
+        proof = compare(graph, engine.run, cut(pictures, about.preprocess), origin)
         for file in chosen.file.parent.iterdir():
             shutil.move(file, folder)
         write_page(folder / path.name, kind, engine.description)
@@ -189,7 +189,7 @@ def _written(
         each.parent.mkdir(parents=True)
     plain = files["float32"]
     run, _ = written("openvino", graph, about, plain, None)
-    proof = prove(graph, run, shown, PROOF)
+    proof = prove(graph, run, shown, "labelled images")
     if not proof.passed:
         raise Differs(f"nothing was kept, as float32 answers differently: {proof.line()}")
     if "bfloat16" in files:

@@ -72,7 +72,9 @@ def _pictures(options: Namespace) -> tuple[ImageSet, ImageSet]:
     else:
         images, others = splits.val, splits.train
     known = known_by(options.model)
-    images = _without(images, known and known.mask(images), f"were in the training of {where}")
+    images = _without(
+        images, known and known.mask(images), f"were in the training of {options.model}"
+    )
     if options.int8 is not None:
         paths = calibration_pictures(options.int8, about)
         images = _without(images, among(images, paths), f"are in {options.int8}")
