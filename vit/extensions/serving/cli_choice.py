@@ -25,6 +25,7 @@ from vit.extensions.serving.quantize import (
 from vit.extensions.serving.source import described, files
 from vit.hardware import available_cores, cpu_name
 from vit.runs.lineage import known_by
+from vit.runs.records import is_run
 
 
 def choose(options: Namespace, show: Callable[..., None]) -> None:
@@ -65,9 +66,10 @@ def _pictures(options: Namespace) -> tuple[ImageSet, ImageSet]:
     _, about = described(weights_of(options.model))
     check_accuracy(about)
     others, where = None, options.data or options.model
+    run = Path(options.model).expanduser()
     if options.data is not None:
         images = labelled_pictures(options.data, about)
-    elif (splits := splits_of(Path(options.model).expanduser())) is None or not splits.val:
+    elif not is_run(run) or (splits := splits_of(run)) is None or not splits.val:
         raise UserError(f"{options.model} has no images to measure on: --data FOLDER of classes")
     else:
         images, others = splits.val, splits.train
