@@ -182,8 +182,9 @@ def by_hand(folder: Path, paths: list[str], given: Settings) -> Iterator[Answer]
 
     core = openvino.Core()
     hint = {"PERFORMANCE_HINT": given["hint"], "INFERENCE_PRECISION_HINT": "f32"}
-    program = core.compile_model(folder / "int8.xml", "CPU", hint)
-    names = json.loads(program.get_runtime_model().get_rt_info(["vit"]).value)["classes"]
+    model = core.read_model(folder / "int8.xml")
+    names = json.loads(model.get_rt_info(["vit"]).value)["classes"]
+    program = core.compile_model(model, "CPU", hint)
     answers: dict[int, np.ndarray] = {}
     queue = openvino.AsyncInferQueue(program)
     queue.set_callback(
