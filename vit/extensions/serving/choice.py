@@ -19,6 +19,7 @@ from vit.extensions.compute.timing import Times, in_turns
 from vit.extensions.reports.intervals import Paired
 from vit.extensions.serving.engines import (
     Description,
+    Engine,
     computes_bfloat16,
     open_engine,
     openvino_core,
@@ -161,10 +162,8 @@ def export_within(
             named = hits([engine.run for engine in engines], images, about.preprocess)
             right = named[0] if right is None else right
             for file, engine, those in zip(files, engines, named, strict=True):
-                call = partial(engine.run, shown[:1])
-                seconds = in_turns({0: call}, rounds=CALLS, shortest=0)[0]
-                kept = file, engine.description.precision, size, seconds, paired(right, those)
-                candidates.append(Candidate(*kept, is_model=not candidates))
+                pair, is_model = paired(right, those), not candidates
+                candidates.append(_timed(engine, file, shown[:1], pair, is_model=is_model))
         chosen = choose(candidates, limit, max_drop)
         if chosen is None:
             return Choice([], "", None, candidates, None)
@@ -175,6 +174,16 @@ def export_within(
             shutil.move(file, folder)
         write_page(folder / path.name, kind, engine.description)
         return Choice(moved(folder, path), engine.name, proof, candidates, chosen)
+
+
+def _timed(
+    engine: Engine, file: Path, image: np.ndarray, accuracy: Paired, *, is_model: bool
+) -> Candidate:
+    """The candidate in a file, after its calls with an image `1 h w c`."""
+    seconds = in_turns({0: partial(engine.run, image)}, rounds=CALLS, shortest=0)[0]
+    about = engine.description
+    size = about.preprocess.image_size
+    return Candidate(file, about.precision, size, seconds, accuracy, is_model)
 
 
 def _written(
