@@ -70,19 +70,20 @@ EXTENSIONS: dict[str, set[str]] = {
     "pretraining": {"reports"},
     "variants": set(),
     "multilabel": set(),
-    "evaluation": {"formats", "multilabel", "reports", "serving", "sources"},
+    "evaluation": {"backbones", "formats", "multilabel", "reports", "serving", "sources"},
     "datacheck": {"evaluation", "formats", "reports", "serving", "sources", "transfer"},
     "trust": {"reports"},
-    "transfer": {"evaluation", "licences", "serving", "sources"},
+    "transfer": {"answers", "evaluation", "licences", "serving", "sources"},
     "licences": {"formats"},
-    "serving": {"backbones", "formats", "licences", "reports"},
-    "inspection": {"reports", "serving"},
+    "serving": {"backbones", "compute", "formats", "licences", "reports"},
+    "answers": {"serving"},
+    "inspection": {"backbones", "reports", "serving"},
     "serve": {"openers", "serving"},
     "reports": set(),
     "compute": {"reports"},
     "scale": set(),
     "doctor": set(),
-    "notebook": {"reports", "serving"},
+    "notebook": {"backbones", "reports", "serving"},
     "words": set(),
     "averaging": {"evaluation", "licences", "multilabel"},
     "towers": {"formats"},
@@ -93,7 +94,6 @@ EXTENSION_LINES = {
     "formats": 3_750,
     "evaluation": 2_400,
     "variants": 2_400,
-    "serving": 2_100,
     "serve": 677,
     "towers": 500,
     "text": 650,
@@ -257,6 +257,7 @@ FIT = ("fit", "-c", "recipe.yaml", "--steps", "1")
 ON_PHOTOS = (*FIT, "--data", "photos", "--run_dir", "other")
 CLASSIFY = ("classify", "model", "photos/red/00.jpg")
 WORDS: dict[str, list[tuple[str, ...]]] = {
+    "answers": [(*CLASSIFY, "--out", "a.csv")],
     "adaptation": [(*ON_PHOTOS, "--model.lora", "8")],
     "evaluation": [("test", "run", "run")],
     "formats": [(*ON_PHOTOS, "--pretrained", "vit_s16.augreg_in21k")],
@@ -271,8 +272,6 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     ],
     "serving": [
         ("classify", "model.onnx", "photos/red/00.jpg"),
-        (*CLASSIFY, "--out", "a.csv"),
-        (*CLASSIFY, "--tta"),
         (*CLASSIFY, "--engine", "openvino"),
         ("test", "run", "--with", "model.onnx"),
     ],
@@ -285,7 +284,11 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "towers": [(*ON_PHOTOS, "--model.architecture.tower", "{}")],
     "text": [(*CLASSIFY, "--names", "cat,dog")],
     "transfer": [(*FIT, "--data", "vtab")],
-    "trust": [(*CLASSIFY, "--coverage", "0.9"), (*CLASSIFY, "--unknown", "0.9")],
+    "trust": [
+        (*CLASSIFY, "--coverage", "0.9"),
+        (*CLASSIFY, "--unknown", "0.9"),
+        (*CLASSIFY, "--tta"),
+    ],
     "variants": [(*ON_PHOTOS, "--model.architecture.variant", "{mlp: geglu}")],
 }
 """Extension -> words that it answers, beside its commands."""

@@ -5,6 +5,7 @@ from vit.extensions.adaptation.distillation import Distillation as Distillation
 from vit.extensions.adaptation.lora import LoRA as LoRA
 from vit.extensions.adaptation.named_head import NamedHead as NamedHead
 from vit.extensions.backbones.contract import as_timm as as_timm
+from vit.extensions.backbones.image_transform import transforms as transforms
 from vit.extensions.backbones.registry import register_with_timm as register_with_timm
 from vit.extensions.formats.publish import push_to_hub as push_to_hub
 from vit.extensions.notebook.commands import check as check
@@ -21,7 +22,6 @@ from vit.extensions.recipes.ema import EMA as EMA
 from vit.extensions.recipes.foreach import LAMB as LAMB
 from vit.extensions.recipes.foreach import SGDW as SGDW
 from vit.extensions.recipes.randaugment import RandAugment as RandAugment
-from vit.extensions.serving.image_transform import transforms as transforms
 from vit.extensions.serving.write import export as export
 from vit.extensions.transfer.pseudo import Pseudo as Pseudo
 from vit.inference.classifier import Classifier as Classifier

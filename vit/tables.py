@@ -131,10 +131,10 @@ TABLES: dict[str, dict[str, str]] = {
     # Texts of vit.load that make the head -> f(weights, **options), in place of load_pretrained.
     "texts": dict.fromkeys(("names", "templates"), "vit.extensions.text.zero_shot:load_named"),
     # Flag of `vit classify` -> f(Classifier, PredictOptions) -> Classifier.
-    "views": {"tta": "vit.extensions.serving.mirrored:mirrored"},
+    "views": {"tta": "vit.extensions.trust.mirrored:mirrored"},
     # Suffix of --out of `vit classify` -> vit.cli.classify.AnswerFile.
     "answer_files": dict.fromkeys(
-        (".csv", ".jsonl", ".parquet"), "vit.extensions.serving.cli_answer_out:AnswerFile"
+        (".csv", ".jsonl", ".parquet"), "vit.extensions.answers.cli_answer_out:AnswerFile"
     ),
     # Parts of what `vit test` prints: vit.cli.evaluate.Comparison and, of several labels, Detail.
     "comparisons": {"paired": "vit.extensions.evaluation.cli_paired:compare_two"},

@@ -115,19 +115,27 @@ def engines(document: dict[str, Any]) -> list[str]:
     return [text, table((*head, "difference"), lines) + "\n"]
 
 
+OF_MODEL = {"of_model": "of the model", "of_model_cpu": "of the model, CPU"}
+"""Field of a row of folder_speed, without start-up -> head of its column."""
+
+
 def folder(document: dict[str, Any]) -> list[str]:
     """Photos per second."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
+    more = [name for name in OF_MODEL if any(name in r for r in document["rows"])]
     for r in document["rows"]:
         if "not_run" in r:
-            lines.append((r["arm"], "", f"not run: {r['not_run']}", "", ""))
+            lines.append((r["arm"], "", f"not run: {r['not_run']}", "", "", *("" for _ in more)))
             continue
         settings = ", ".join(f"{name} {value}" for name, value in r["settings"].items())
         rate = f"{r['images_per_second']:.1f}"
-        lines.append((r["arm"], settings, rate, span(r), f"{r['equal_answers']:.1%}"))
-    sizes = {name: document[name] for name in ("count", "rounds")}
+        cells = (r["arm"], settings, rate, span(r), f"{r['equal_answers']:.1%}")
+        lines.append((*cells, *(span(r[name]) for name in more)))
+    sizes = {"model": document.get("model", "ViT-S/16")}
+    sizes |= {name: document[name] for name in ("count", "rounds")}
     text = TEXTS["folder"].format(**NOT_INSTALLED | facts(document), **sizes)
-    return [text, table(("", "settings", "photos/s", "ratio", "equal"), lines) + "\n"]
+    head = ("", "settings", "photos/s", "ratio", "equal", *map(OF_MODEL.__getitem__, more))
+    return [text, table(head, lines) + "\n"]
 
 
 def shards(document: dict[str, Any]) -> list[str]:

@@ -69,14 +69,15 @@ def cases(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def random_weights(folder: Path, name: str, architecture: str) -> None:
-    """FOLDER/model and, in timm's layout, FOLDER/timm: a model by its names here and there."""
+def random_weights(folder: Path, name: str, architecture: str, patch: int = 16) -> None:
+    """FOLDER/model and, in timm's layout, FOLDER/timm: a model by its names here and there, with
+    patches of so many pixels."""
     import torch
     from safetensors.torch import save_file
 
     import vit
 
-    model = vit.create_model(name)
+    model = vit.create_model(name, patch_size=patch)
     torch.nn.init.normal_(model.get_submodule("head").weight)  # one of zeros names nothing
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     (folder / "timm").mkdir()
@@ -85,7 +86,11 @@ def random_weights(folder: Path, name: str, architecture: str) -> None:
     sizes = {"input_size": [3, 224, 224], "crop_pct": 0.875, "interpolation": "bicubic"}
     sizes |= {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "num_classes": 1000}
     description = {"architecture": architecture, "label_names": classes}
-    description |= {"num_classes": 1000, "pretrained_cfg": sizes}
+    description |= {
+        "num_classes": 1000,
+        "pretrained_cfg": sizes,
+        "model_args": {"patch_size": patch},
+    }
     (folder / "timm" / "config.json").write_text(json.dumps(description))
     convert = [sys.executable, "-m", "vit", "convert", folder / "timm", folder / "model"]
     subprocess.run([*convert, "--to", "native"], check=True, capture_output=True)

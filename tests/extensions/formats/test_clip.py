@@ -11,8 +11,8 @@ from PIL import Image
 
 from benchmarks.parity.families import scatter
 from vit.errors import UserError
+from vit.extensions.backbones.image_transform import ImageTransform
 from vit.extensions.formats.convert import convert
-from vit.extensions.serving.image_transform import ImageTransform
 from vit.preprocessing import Preprocess
 from vit.weights.pretrained import load_pretrained
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 import vit
 from vit.errors import UserError
+from vit.extensions.backbones.image_transform import ImageTransform
 from vit.extensions.formats.convert import convert
 from vit.extensions.formats.preprocessing import Inexpressible, from_huggingface, from_timm, to_timm
-from vit.extensions.serving.image_transform import ImageTransform
 from vit.preprocessing import Preprocess
 from vit.weights.native import save_native
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from benchmarks.parity.families import scatter
-from vit.extensions.serving.image_transform import ImageTransform
+from vit.extensions.backbones.image_transform import ImageTransform
 from vit.preprocessing import Preprocess
 from vit.weights.report import LoadReport
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from vit.extensions.compute.memory import GIB
 
-LEFT = ("model", "training", "precision")
+LEFT = ("model", "training", "precision", "verdict")
 """Columns of text."""
 Row = dict[str, Any]
 Cell = Callable[[Row], str | None]
@@ -59,6 +59,33 @@ def training_table(rows: Sequence[Row]) -> str:
         ],
         rows,
     )
+
+
+def export_table(rows: Sequence[Row]) -> str:
+    """Candidates of `vit export --at`."""
+    return _table(
+        [
+            ("precision", "", lambda row: row["precision"]),
+            ("size", "pixels", _pixels),
+            ("median (range)", "ms", lambda row: _ranged(row["median_ms"], row["range_ms"])),
+            ("accuracy", "%", lambda row: f"{100 * row['accuracy']:.2f}"),
+            ("lost (95 %)", "points", _lost),
+            ("verdict", "", lambda row: row["verdict"]),
+        ],
+        rows,
+    )
+
+
+def _lost(row: Row) -> str | None:
+    """None for the model itself."""
+    low, high = row["interval"]
+    if low == high:
+        return None
+    return f"{row['drop']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _ranged(middle: float, ends: Sequence[float]) -> str:
+    return f"{middle:.1f} ({ends[0]:.1f}-{ends[1]:.1f})"
 
 
 def amount(value: float) -> str:

@@ -9,6 +9,7 @@ from vit.data.module import ImageData
 from vit.data.settings import Loading, Splitting
 from vit.data.sources import SplitName
 from vit.errors import UserError
+from vit.extensions.backbones.image_transform import recorded_preprocess
 from vit.extensions.evaluation.features import (
     Extractor,
     Features,
@@ -16,7 +17,6 @@ from vit.extensions.evaluation.features import (
     found_layer,
 )
 from vit.extensions.serving.engines import Engine, in_openvino, open_engine
-from vit.extensions.serving.image_transform import recorded_preprocess
 from vit.inference.runtimes import Precision, is_export
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess, Resize

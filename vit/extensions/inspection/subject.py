@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit.data.decode import open_image
 from vit.errors import UserError, did_you_mean, some_of
-from vit.extensions.serving.image_transform import recorded_preprocess
+from vit.extensions.backbones.image_transform import recorded_preprocess
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.weights.pretrained import load_pretrained

@@ -13,7 +13,7 @@ from typing import Any
 
 from vit.confidence import carried_over
 from vit.errors import UserError
-from vit.extensions.serving.image_transform import transforms
+from vit.extensions.backbones.image_transform import transforms
 from vit.inference.classifier import Classifier
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer

@@ -2,14 +2,14 @@
 
 import json
 import re
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.arguments import OneLineParser, number, pictures, whole_number
-from vit.console import note, show
+from vit.cli.arguments import OneLineParser, number, pictures, pixels, whole_number
+from vit.console import show
 from vit.errors import UserError
-from vit.extensions.serving.cli_weights import weights_of
+from vit.extensions.serving.cli_weights import splits_of, weights_of
 from vit.runs.records import is_run
 
 if TYPE_CHECKING:
@@ -20,15 +20,19 @@ examples:
   vit export runs/my_photos-finetune photos.onnx
   vit export runs/my_photos-finetune photos.xml --check my_photos/val
   vit export runs/my_photos-finetune photos.xml --int8 my_photos/train --check my_photos/test
+  vit export runs/my_photos-finetune --at 20ms --sizes 192 160 --data my_photos/test
   vit export vit_s16.augreg_in21k_ft_in1k model.pt2
 
 A file is kept only if its answers equal the model's: on the pictures of --check, on validation
 images of a run whose data still exists, or on generated pictures. With --int8, --check is a folder
-of class folders, on which at most --max-drop points of accuracy may be lost."""
+of class folders, on which at most --max-drop points of accuracy may be lost.
+
+--at tries float32, bfloat16 and int8 for OpenVINO at the model's image size and at --sizes. It
+keeps the file that answers one picture in this time (median of 50 on this machine) and loses fewer
+than --max-drop points by the upper end of the 95 % interval: the one with the lowest such end."""
 
 
-def run(args: list[str]) -> int:
-    """Writes the model, and prints how its answers compare with PyTorch's."""
+def _parser() -> OneLineParser:
     parser = OneLineParser(
         prog="vit export",
         description="Writes a trained model for ONNX Runtime, OpenVINO or torch.export.",
@@ -41,19 +45,25 @@ def run(args: list[str]) -> int:
     add("--format", choices=("onnx", "openvino", "pt2"), help="default: by the suffix, or onnx")
     add("--check", nargs="+", metavar="X", help="pictures, or folders of pictures, to compare on")
     add("--int8", metavar="FOLDER", help="compute in 8 bits, calibrated on these pictures")
-    add("--max-drop", type=number, metavar="X", help="points that --int8 may lose (default: 0.5)")
+    add("--at", type=duration, metavar="TIME", help="keep to a latency, such as 20ms, on this CPU")
+    add("--sizes", nargs="+", type=pixels, metavar="N", help="more image sizes that --at tries")
+    text = "--at's labelled pictures, a folder per class (default: val of the run)"
+    add("--data", metavar="FOLDER", help=text)
+    text = "points of accuracy that --int8 and --at may lose (default: 0.5)"
+    add("--max-drop", type=number, metavar="X", help=text)
     add("--opset", type=whole_number, metavar="N", help="ONNX opset (default: torch's)")
     add("--overwrite", action="store_true", help="replace existing files")
     add("--json", action="store_true", help="print the comparison as JSON")
-    options = parser.parse_args(args)
-    if options.int8 is None and options.max_drop is not None:
-        raise UserError("--max-drop is for --int8")
-    if options.int8 is not None and len(options.check or ()) != 1:
-        raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
-    if options.dst is not None and re.fullmatch(r"\w+=\w+", options.dst):
-        raise UserError(f"{options.dst} is not the name of a file, such as model.onnx")
+    return parser
+
+
+def run(args: list[str]) -> int:
+    """Writes the model, and prints how its answers compare with PyTorch's."""
+    options = _parser().parse_args(args)
+    _check(options)
     if options.dst is None:
-        options.dst = _in_run(options.model, options.format or "onnx")
+        form = "openvino" if options.at is not None else options.format or "onnx"
+        options.dst = _in_run(options.model, form)
     from vit.extensions.serving.source import files
     from vit.extensions.serving.write import Differs
     from vit.runs.lineage import note_seen
@@ -61,13 +71,47 @@ def run(args: list[str]) -> int:
     if options.check is not None:
         note_seen(options.model, files(pictures(options.check, arrays=True)), "--check")
     names = ("dst", "format", "opset", "overwrite")
-    write = _float32 if options.int8 is None else _int8
+    write = _within if options.at is not None else _float32 if options.int8 is None else _int8
     try:
         write(options, {name: getattr(options, name) for name in names})
     except Differs as error:
         show(f"vit: {error}")
         return 1
     return 0
+
+
+def duration(text: str) -> float:
+    """Seconds of '20ms' or '0.02s'."""
+    match = re.fullmatch(r"(\d+|\d*\.\d+)(ms|s)", text)
+    if match is None or not float(match[1]):
+        raise ArgumentTypeError(f"{text} is not a time above 0, such as 20ms or 0.02s")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+def _check(options: Namespace) -> None:
+    """UserError for options that do not go together."""
+    if options.at is not None:
+        others = {"check": options.check, "opset": options.opset}
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UserError(f"--{given[0]} does not go with --at, which has its pictures by --data")
+        suffix = Path(options.dst or "model.xml").suffix
+        if suffix.lower() != ".xml" or options.format not in (None, "openvino"):
+            raise UserError("--at writes a file for OpenVINO: name it X.xml, without --format")
+    elif options.sizes is not None or options.data is not None:
+        raise UserError("--sizes and --data are for --at TIME")
+    elif options.int8 is None and options.max_drop is not None:
+        raise UserError("--max-drop is for --int8 and --at")
+    elif options.int8 is not None and len(options.check or ()) != 1:
+        raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
+    if options.dst is not None and re.fullmatch(r"\w+=\w+", options.dst):
+        raise UserError(f"{options.dst} is not the name of a file, such as model.onnx")
+
+
+def _within(options: Namespace, target: dict[str, Any]) -> None:
+    """Prints also the candidates."""
+    from vit.extensions.serving.cli_choice import choose
+
+    choose(options, _show)
 
 
 def _in_run(run: str, form: str) -> str:
@@ -95,21 +139,11 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
 
 def _held_out(run: Path, count: int) -> list[Any]:
     """Images, at most `count`, drawn from val, or else from test; [] if the data is gone."""
-    from vit.data.module import ImageData
     from vit.data.sampler import evaluated
-    from vit.runs.evaluate import data_options  # heavy: imports lightning
-    from vit.runs.lineage import known_by
 
-    options = data_options(run, [])
-    try:
-        data = ImageData(**options).unseen_by(known_by(run, before=True))
-        images = data.splits.val or data.splits.test
-    except UserError as error:
-        note(f"the images of {run} are not used: {error}")
-        return []
-    if images is None:
-        return []
-    return [images.items[place] for place in evaluated(len(images), count, data.seed)]
+    splits = splits_of(run)
+    images = splits and (splits.val or splits.test)
+    return [images.items[i] for i in evaluated(len(images), count, 0)] if images else []
 
 
 def _int8(options: Namespace, target: dict[str, Any]) -> None:

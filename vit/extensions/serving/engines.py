@@ -35,6 +35,8 @@ KEY = "vit"
 _SEAL = re.compile(rb"digest(?:\"|&quot;): (?:\"|&quot;)([0-9a-f]{64})")
 SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "pt2": ".pt2"}
 """Of each format's main file."""
+HINTS = {"float32": "f32", "bfloat16": "bf16"}
+"""Of OpenVINO, for the precision of products."""
 Arrays = dict[str, "np.ndarray"]
 
 
@@ -56,7 +58,7 @@ class Description:
     tree: bool = False
     """The classes are paths of a LabelTree."""
     precision: str = "float32"
-    """Of the weights and their products: float32 or int8."""
+    """Of the products: float32, bfloat16 where the CPU has units for it, or int8."""
     source: str | None = None
     sha256: str | None = None
     """Of the tensors that were exported."""
@@ -218,6 +220,11 @@ def openvino_core() -> Any:
     return core
 
 
+def computes_bfloat16() -> bool:
+    """True if the CPU has units for bfloat16, by OpenVINO."""
+    return "BF16" in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
 def to_openvino(graph: Graph) -> Any:
     """OpenVINO's model of a graph, with names and shapes."""
     openvino = openvino_part("openvino")
@@ -241,13 +248,15 @@ def exported(graph: Graph) -> torch.export.ExportedProgram:
 
 def _compiled(model: Any, about: Description, precision: Precision, identity: str) -> Engine:
     """OpenVINO's model on the CPU; its own choice of precision would be bfloat16 where it can."""
-    hint = {"float32": "f32", "bfloat16": "bf16"}.get(precision)
+    hint = HINTS.get(precision)
     if hint is None:
         raise UserError(f"OpenVINO computes in float32 or bfloat16, not in {precision}")
     openvino, core = openvino_part("openvino"), openvino_core()
-    if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if precision == "bfloat16" and not computes_bfloat16():
         raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
-    shown = precision if about.precision == "float32" else about.precision
+    if about.precision == "bfloat16" and computes_bfloat16():  # other CPUs are slower in it
+        precision, hint = "bfloat16", HINTS["bfloat16"]
+    shown = about.precision if about.precision == "int8" else precision
 
     @cache
     def program(batch: int | None) -> Any:

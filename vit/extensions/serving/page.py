@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jinja2 import StrictUndefined, Template
 
-from vit.extensions.serving.engines import Description
+from vit.extensions.serving.engines import HINTS, Description
 
 LIBRARIES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
@@ -40,5 +40,6 @@ def write_page(file: Path, kind: str, description: Description) -> None:
         rounding="round" if steps.crop_rounding == "even" else "int",
         color=tuple(round(255 * value) for value in steps.mean),
         classes=description.classes is not None,
+        hint=HINTS.get(description.precision, "f32"),
     )
     place.write_text(text, encoding="utf-8")

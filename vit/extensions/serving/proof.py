@@ -4,7 +4,7 @@ Shapes: n pictures, h w pixels, c channels.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -118,20 +118,23 @@ def _compared(first: Run, second: Run, pictures: np.ndarray) -> tuple[dict[str, 
     return apart, agreeing
 
 
-def paired(first: Run, second: Run, images: ImageSet, preprocess: Preprocess) -> Paired:
-    """The first classes of two models on labelled images."""
-    before = lost = gained = 0
+def hits(runs: Sequence[Run], images: ImageSet, preprocess: Preprocess) -> list[np.ndarray]:
+    """True `n` for the labelled images that each model names rightly."""
+    parts = []
     with Meter("accuracy", len(images), "img") as meter:
         for start in range(0, len(images), BATCH):
             labels = images.labels[start : start + BATCH]
             batch = range(start, start + len(labels))
             pixels = cut((images.items[i] for i in batch), preprocess)
-            was, now = (run(pixels)["logits"].argmax(1) == labels for run in (first, second))
-            before += int(was.sum())
-            lost += int((was & ~now).sum())
-            gained += int((~was & now).sum())
+            parts.append([run(pixels)["logits"].argmax(1) == labels for run in runs])
             meter.advance(len(labels))
-    return Paired(len(images), before, lost, gained)
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]
+
+
+def paired(before: np.ndarray, after: np.ndarray) -> Paired:
+    """Two models, by the images `n` that each names rightly."""
+    lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
+    return Paired(len(before), int(before.sum()), lost, gained)
 
 
 def answers(outputs: Arrays) -> np.ndarray:

@@ -28,7 +28,7 @@ from vit.extensions.serving.engines import (
     seal,
 )
 from vit.extensions.serving.page import write_page
-from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, paired, prove
+from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, hits, paired, prove
 from vit.extensions.serving.source import described, files
 from vit.extensions.serving.write import (
     Differs,
@@ -92,11 +92,9 @@ def export_int8(
     if kind == "pt2":
         raise UserError("int8 is for .onnx and .xml files; PyTorch quantises .pt2 models itself")
     graph, about = described(model)
-    if about.classes is None or about.multilabel:
-        raise UserError("int8 is for models with classes and one label per image")
-    preprocess, arrays = about.preprocess, about.preprocess.channels is not None
-    paths = _calibration(Path(calibration).expanduser(), about.classes, arrays=arrays)
-    images = _labelled(check, about.classes, arrays=arrays, tree=about.tree)
+    preprocess = about.preprocess
+    paths = calibration_pictures(calibration, about)
+    images = labelled_pictures(check, about)
     shown = cut((images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)), preprocess)
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
         plain, file = Path(elsewhere) / path.name, folder / path.name
@@ -109,23 +107,36 @@ def export_int8(
             QUANTIZERS[kind](plain, file, pixels, replace(about, precision="int8"))
         engine = open_engine(file)
         int8 = compare(graph, engine.run, shown, proof.origin)
-        accuracy = paired(run, engine.run, images, preprocess)
+        accuracy = paired(*hits([run, engine.run], images, preprocess))
         _check_drop(path, accuracy, len(images), max_drop)
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
-        of_calibration = digests([files(paths)])
-        assert of_calibration is not None  # they are files
-        common = int(Known(of_calibration, "the calibration").mask(images).sum())
+        common = int(among(images, paths).sum())
         return Quantized(moved(folder, path), detail, proof, int8, accuracy, common)
 
 
-def _labelled(check: str | Path, classes: list[str], *, arrays: bool, tree: bool) -> ImageSet:
+def check_accuracy(about: Description) -> list[str]:
+    """The classes. UserError for a model without, or with several labels per image."""
+    if about.classes is None or about.multilabel:
+        raise UserError("accuracy is for models with classes and one label per image")
+    return about.classes
+
+
+def labelled_pictures(folder: str | Path, about: Description) -> ImageSet:
     """The pictures of class folders that are scored."""
-    asked = Reading(model=ModelClasses(names=classes), arrays=arrays, tree=tree)
-    splits = load_folder(check, asked)
+    arrays = about.preprocess.channels is not None
+    asked = Reading(model=ModelClasses(names=check_accuracy(about)), arrays=arrays, tree=about.tree)
+    splits = load_folder(folder, asked)
     images = splits.get(splits.scored)
     assert images is not None
     return images
+
+
+def among(images: ImageSet, paths: list[Path]) -> np.ndarray:
+    """True `n` for the images that are some of the files."""
+    of_files = digests([files(paths)])
+    assert of_files is not None
+    return Known(of_files, "").mask(images)
 
 
 def _check_drop(path: Path, accuracy: Paired, count: int, max_drop: float) -> None:
@@ -139,13 +150,14 @@ def _check_drop(path: Path, accuracy: Paired, count: int, max_drop: float) -> No
         )
 
 
-def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path]:
+def calibration_pictures(place: str | Path, about: Description) -> list[Path]:
     """Pictures drawn from a folder. UserError for too few, or folders of other classes."""
+    folder, arrays = Path(place).expanduser(), about.preprocess.channels is not None
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} to calibrate on")
     paths = [Path(path) for path in image_files(str(folder), arrays=arrays)]
     parts = [path.relative_to(folder).parts for path in paths]
-    if other := sorted({part[0] for part in parts if len(part) > 1} - set(classes)):
+    if other := sorted({part[0] for part in parts if len(part) > 1} - set(check_accuracy(about))):
         raise UserError(
             f"{folder} has folders that are no classes of the model ({some_of(other, 3)}); "
             "calibrate on pictures of its classes"

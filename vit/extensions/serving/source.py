@@ -10,19 +10,25 @@ import numpy as np
 from vit.console import note
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
+from vit.extensions.backbones.image_transform import transforms
 from vit.extensions.licences.rows import KEY
 from vit.extensions.serving.engines import Description, EngineClassifier
 from vit.extensions.serving.graph import Graph
-from vit.extensions.serving.image_transform import transforms
 from vit.inference.classifier import Classifier, load
 from vit.inference.runtimes import is_export
 from vit.models.zoo import Model
+from vit.preprocessing import Size
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.weights.sealed import fingerprint
 
 
-def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Description]:
-    """The graph of a model, and its description. UserError without preprocessing."""
+def described(
+    model: "str | Path | Classifier | Model", size: Size | None = None
+) -> tuple[Graph, Description]:
+    """The graph of a model, for images of its own size or of another, and its description.
+
+    UserError without preprocessing, and for a size that the model does not take.
+    """
     source = None
     exported = isinstance(model, EngineClassifier)
     if exported or (isinstance(model, str | Path) and is_export(model)):
@@ -41,6 +47,7 @@ def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Descript
     else:
         network, classes = model, None
         preprocess = transforms(network).preprocess
+    preprocess = preprocess.changed(image_size=size or preprocess.image_size)
     graph = Graph(network, preprocess, **several)
     return graph, Description(
         outputs=graph.names,

@@ -15,9 +15,9 @@ from vit.data.module import ImageData
 from vit.data.settings import Splitting
 from vit.data.sources import PathList, SplitName
 from vit.errors import UserError, some_of
+from vit.extensions.answers.answer_files import identity
 from vit.extensions.evaluation.features import Extractor
 from vit.extensions.licences.rows import KEY, TEACHER, inherit
-from vit.extensions.serving.answer_files import identity
 from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer.pseudo import Answers, check_unseen

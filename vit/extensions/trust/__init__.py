@@ -1,5 +1,5 @@
-"""Sets of classes, "none of these", and nodes of a tree of classes in answers.
+"""Sets of classes, "none of these", nodes of a tree of classes, and mirror images in answers.
 
 Adds `vit trust RUN`, and the options --coverage, --unknown and --confidence of `vit classify` and
-`Classifier.predict`. Page: docs/trust.md.
+`Classifier.predict`, and its --tta. Page: docs/trust.md.
 """

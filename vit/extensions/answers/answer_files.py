@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError, check_types
-from vit.extensions.serving.answers import Row, printable_name
+from vit.extensions.answers.answers import Row, printable_name
 from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.serving.sole_writer import sole_writer
 from vit.inference.answers import PredictOptions

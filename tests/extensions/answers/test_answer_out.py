@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.command import Vit, photos, saved, vit
-from vit.extensions.serving.answer_files import Lines, Parts
+from vit.extensions.answers.answer_files import Lines, Parts
 from vit.inference.classifier import load
 
 __all__ = ["photos", "vit"]

@@ -10,8 +10,8 @@ from vit.cli.arguments import pictures
 from vit.console import say
 from vit.data.sources import PathList
 from vit.errors import UserError, needed
-from vit.extensions.serving.answer_files import ALL, columns, identity, opened
-from vit.extensions.serving.answers import answer
+from vit.extensions.answers.answer_files import ALL, columns, identity, opened
+from vit.extensions.answers.answers import answer
 from vit.inference.answers import PredictOptions
 from vit.inference.classifier import Classifier
 from vit.tables import rows

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 import vit as package
 from tests.command import Vit, photos, saved, table, vit
-from vit.extensions.serving.mirrored import Mirrored, mirrored
+from vit.extensions.trust.mirrored import Mirrored, mirrored
 from vit.inference.answers import PredictOptions
 
 __all__ = ["photos", "vit"]
