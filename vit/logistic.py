@@ -78,11 +78,9 @@ def minimise(
                 total = total + loss
             return total.detach()
 
-        try:
-            optimizer.step(objective)  # pyright: ignore[reportArgumentType]
-            objective()
-        finally:
-            torch.set_num_threads(threads)
+        optimizer.step(objective)  # pyright: ignore[reportArgumentType]
+        objective()
+    torch.set_num_threads(threads)
     steepest = max(float(p.grad.abs().max()) for p in (weight, bias) if p.grad is not None)
     return Minimum(weight.detach(), bias.detach(), optimizer.state[weight]["n_iter"], steepest)
 
