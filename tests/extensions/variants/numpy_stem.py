@@ -65,7 +65,10 @@ def macs(config: ViTConfig, options: dict[str, Any]) -> int:
         pixels //= 4
         total += (options["convolutions"] - 1) * pixels * 9 * width * width
         inputs = width
-    return total + (pixels * inputs - config.size[0] * config.size[1] * c) * config.width
+    embedding = pixels * inputs * config.width
+    if (pixels, inputs) == (config.num_patches, config.width):
+        embedding = 0
+    return total + embedding - config.size[0] * config.size[1] * c * config.width
 
 
 STEMS = {

@@ -51,6 +51,8 @@ class Part:
 
     def patches(self, images: Array) -> Array:
         """Embedded patches, b n d, of images or of maps that take their place."""
+        if "patch_embed.proj.weight" not in self.w:  # maps that are tokens
+            return images.reshape(*images.shape[:2], -1).swapaxes(1, 2)
         kernel, (rows, columns) = self.w["patch_embed.proj.weight"], self.grid
         b, c, side = *images.shape[:2], images.shape[2] // rows
         x = images.reshape(b, c, rows, side, columns, side).transpose(0, 2, 4, 1, 3, 5)

@@ -68,6 +68,7 @@ CASES: list[Case] = [
     ("positions", "learned", {"where": "shared"}),
     ("positions", "learned2d", {"where": "shared"}),
     ("positions", "shaw", {"k": 0}),
+    ("stem", "convolutions", {"widths": [16, 16, 32]}),
 ]
 # Feed-forwards that differ from others in a function alone.
 OF_ANOTHER = {*[*FUNCTIONS][1:], *[*GATES][1:]}

@@ -158,8 +158,16 @@ class ConvStem(nn.Module):
                 nn.init.dirac_(part.weight[: part.in_channels])
 
 
+class Unchanged(nn.Identity):
+    """No projection; `weight` has the device and type that new layers get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty(0), persistent=False)
+
+
 class ConvPatchEmbed(PatchEmbed):
-    """Patches of the maps of a ConvStem, `backbone`."""
+    """Patches of the maps of a ConvStem, `backbone`; maps of the size of tokens are tokens."""
 
     def __init__(self, options: ConvStemOptions, config: ViTConfig) -> None:
         super().__init__(config)
@@ -172,11 +180,12 @@ class ConvPatchEmbed(PatchEmbed):
                 f"{stride}, the stride of widths={list(options.widths)}"
             )
         self.backbone = ConvStem(config.in_channels, options)  # pyright: ignore
-        side = config.patch_size // stride
-        self.proj = nn.Conv2d(
-            options.widths[-1], config.width, side, stride=side, bias=not config.pre_norm
-        )
+        side, channels, d = config.patch_size // stride, options.widths[-1], config.width
+        self.proj = Unchanged()  # pyright: ignore
+        if (side, channels) != (1, d):
+            self.proj = nn.Conv2d(channels, d, side, stride=side, bias=not config.pre_norm)
 
     def init_weights(self) -> None:
         self.backbone.init_weights()  # pyright: ignore
-        lecun_normal_(self.proj)
+        if isinstance(self.proj, nn.Conv2d):
+            lecun_normal_(self.proj)
