@@ -25,8 +25,9 @@ Install = Callable[..., Path]
 @pytest.mark.parametrize(("table", "name"), ROWS, ids=[".".join(row) for row in ROWS])
 def test_every_row_names_something(table: str, name: str) -> None:
     row = TABLES[table][name]
-    if table == "short_names":  # an option, and an argument of a class that may fill it
-        kind, _, argument = row.partition(":")[2].removeprefix("vit.").partition(".")
+    if table == "short_names":  # an option, an argument of a class that may fill it, and limits
+        target = row.split()[0].partition(":")[2]
+        kind, _, argument = target.removeprefix("vit.").partition(".")
         assert argument in inspect.signature(getattr(package, kind)).parameters
     else:
         assert callable(resolve(row))

@@ -202,7 +202,8 @@ def machine() -> dict[str, str]:
     """What bits depend on."""
     from vit.hardware import cpu_name
 
-    return {"processor": cpu_name(), "torch": torch.__version__, "numpy": np.__version__}
+    processor = f"{cpu_name()} {torch.backends.cpu.get_cpu_capability()}"
+    return {"processor": processor, "torch": torch.__version__, "numpy": np.__version__}
 
 
 def differing(a: dict[str, dict[str, str]], b: dict[str, dict[str, str]]) -> list[str]:

@@ -147,14 +147,14 @@ def export_within(
     Raises UserError and Differs as `export` does.
     """
     path, kind = destination(Path(dst).expanduser(), "openvino", overwrite)
-    own = described(model)[1].preprocess.image_size
+    usual = described(model)[1].preprocess.image_size
     pictures = [images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)]
     origin = f"{len(pictures)} labelled images"
     candidates: list[Candidate] = []
     right: np.ndarray | None = None
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
         place = Path(elsewhere)
-        for size in dict.fromkeys([own, *sizes]):
+        for size in dict.fromkeys([usual, *sizes]):
             graph, about = described(model, size)
             shown = cut(pictures, about.preprocess)
             files = _written(graph, about, shown, calibration, place / str(size) / path.name)

@@ -117,7 +117,7 @@ def _row(candidate: Candidate, verdict: str) -> dict[str, Any]:
 
 
 def _remedy(candidates: list[Candidate], limit: float, max_drop: float, count: int) -> str:
-    """What the user can do where no candidate fits."""
+    """Remedy where no candidate fits."""
     quick = [each for each in candidates if each.seconds.median <= limit]
     if not quick:
         nearest = min(candidates, key=lambda each: each.seconds.median)

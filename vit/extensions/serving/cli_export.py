@@ -92,8 +92,8 @@ def _check(options: Namespace) -> None:
     """UserError for options that do not go together."""
     if options.at is not None:
         others = {"check": options.check, "opset": options.opset}
-        if given := [name for name, value in others.items() if value is not None]:
-            raise UserError(f"--{given[0]} does not go with --at, which has its pictures by --data")
+        if typed := [name for name, value in others.items() if value is not None]:
+            raise UserError(f"--{typed[0]} does not go with --at, which has its pictures by --data")
         suffix = Path(options.dst or "model.xml").suffix
         if suffix.lower() != ".xml" or options.format not in (None, "openvino"):
             raise UserError("--at writes a file for OpenVINO: name it X.xml, without --format")
