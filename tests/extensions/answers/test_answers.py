@@ -15,9 +15,9 @@ from torch import nn
 import vit
 from vit.data.sources import PathList
 from vit.errors import UserError
+from vit.extensions.answers import answer_files
 from vit.extensions.answers.answer_files import columns, identity, opened
 from vit.extensions.answers.answers import Row, answer
-from vit.extensions.answers import answer_files
 from vit.extensions.serving.engines import Description, Engine, EngineClassifier
 from vit.inference.answers import PredictOptions
 from vit.inference.classifier import Classifier
