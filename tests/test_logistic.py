@@ -50,7 +50,7 @@ def test_the_minimum_is_scipys_in_any_coordinates(
     fit = minimise(*data, *start, 0.01, scale=scale, **STOPPING)
     expected = by_scipy(labels, rows, 0.01)
     np.testing.assert_allclose((fit.weight * scale).numpy(), expected, rtol=0, atol=1e-5)
-    assert fit.steepest < 2e-8
+    assert fit.steepest < 1e-8
 
 
 def test_the_starting_point_stays_as_it_is_where_gradients_are_off() -> None:
