@@ -47,9 +47,9 @@ def test_the_minimum_is_scipys_in_any_coordinates(
 ) -> None:
     data = torch.from_numpy(FEATURES), torch.from_numpy(labels)
     start = torch.zeros(rows, D).double(), torch.zeros(rows).double()
-    for _ in range(2):  # rounding may end the line search early; a second start goes on from there
-        fit = minimise(*data, *start, 0.01, scale=scale, **STOPPING)
-        start = fit.weight, fit.bias
+    first = minimise(*data, *start, 0.01, scale=scale, **STOPPING)
+    # Rounding may end the line search early; a second start goes on from there.
+    fit = minimise(*data, first.weight, first.bias, 0.01, scale=scale, **STOPPING)
     expected = by_scipy(labels, rows, 0.01)
     np.testing.assert_allclose((fit.weight * scale).numpy(), expected, rtol=0, atol=1e-5)
     assert fit.steepest < 1e-8
