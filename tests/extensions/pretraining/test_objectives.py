@@ -137,8 +137,9 @@ def test_a_resnet_is_refused(task: str) -> None:
         *((task, {"image_size": 4}, "a single patch of 4 pixels") for task in TASKS),
         *((task, {"channels": 4}, r"leave out data\.channels") for task in TASKS),
         *(
-            (task, {"architecture": {"stem_depths": []}}, "not a hybrid")
+            (task, {"architecture": stem}, "not a hybrid")
             for task in ("mae", "autoregressive")
+            for stem in ({"stem_depths": []}, {"variant": {"stem": "convolutions"}})
         ),
         ("masked_patches", {"fraction": 0.0}, r"fraction=0.0 must be in \(0, 1\)"),
         ("masked_patches", {"fraction": 1.0}, r"fraction=1.0 must be in \(0, 1\)"),

@@ -203,7 +203,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
 def check_encoder(network: Model, *, overlapping: bool) -> VisionTransformer:
     """The network as an encoder. UserError for one whose patches cannot be predicted."""
     if not isinstance(network, VisionTransformer) or not (
-        overlapping or network.config.stem_depths is None
+        overlapping or network.patch_embed.backbone is None
     ):
         pixels = "a ViT, not a hybrid, whose patches overlap, nor a ResNet, which has none"
         kinds = "a ViT or a hybrid, not a ResNet" if overlapping else pixels
