@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 from vit.errors import UserError
 from vit.tables import rows
 
-SPREADSHEET = "prefix names in the CSV that a spreadsheet would run as formulas with '"
-
 
 class OneLineParser(argparse.ArgumentParser):
     """Parser of a command: no abbreviations, help texts as written, one-line errors."""
@@ -60,6 +58,12 @@ def add_engine(add: Callable[..., object]) -> None:
     add("--engine", choices=("torch", *rows("runtimes")), default="torch", help=text)
 
 
+def add_spreadsheet(add: Callable[..., object]) -> None:
+    """Adds --spreadsheet, for commands that write a CSV for people."""
+    text = "prefix names in the CSV that a spreadsheet would run as formulas with '"
+    add("--spreadsheet", action="store_true", help=text)
+
+
 def asked_device(options: argparse.Namespace) -> str | None:
     """The value of --device; cpu for a model that another engine computes."""
     from vit.inference.runtimes import is_export
@@ -73,11 +77,12 @@ def chosen_device(name: str | None) -> Iterator[str]:
     """The device `name`, by default a GPU if there is one. UserError if it cannot be used."""
     import torch
 
-    asked = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        yield asked
+        yield device
     except (RuntimeError, AssertionError) as error:  # torch raises either for a missing device
-        raise UserError(f"--device {asked} cannot be used: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {device} cannot be used: {reason}") from error
 
 
 def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]:

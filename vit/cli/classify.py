@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vit.cli.arguments import (
-    SPREADSHEET,
     OneLineParser,
     add_engine,
+    add_spreadsheet,
     asked_device,
     chosen_device,
     pictures,
@@ -84,7 +84,7 @@ def _parser() -> OneLineParser:
     add("--on-error", choices=("error", "skip"), help="about an unreadable picture, without --out")
     add = parser.add_argument_group("answers in a file").add_argument
     add("--out", metavar="X", help="X.csv, X.jsonl or a folder X.parquet, with a row per picture")
-    add("--spreadsheet", action="store_true", help=SPREADSHEET)
+    add_spreadsheet(add)
     add("--features", action="store_true", help="add a column with the head's input (.parquet)")
     add("--shard", metavar="I/N", help="part I (from 0) of N parts of the pictures")
     add("--batch-size", type=whole_number, metavar="N", help="default: 32, on a CPU 8")

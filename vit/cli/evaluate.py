@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from vit.cli.arguments import SPREADSHEET, OneLineParser
+from vit.cli.arguments import OneLineParser, add_spreadsheet
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import Words
@@ -52,7 +52,7 @@ def predict(args: list[str]) -> int:
     what = "Writes the five most probable classes of every image of a split to a CSV file."
     parser = _parser("predict", what, None)
     parser.add_argument("--out", metavar="FILE", help="default: predictions_SPLIT.csv in RUN")
-    parser.add_argument("--spreadsheet", action="store_true", help=SPREADSHEET)
+    add_spreadsheet(parser.add_argument)
     return _run(parser, args)
 
 

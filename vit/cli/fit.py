@@ -1,7 +1,5 @@
 """`vit fit`: trains by a recipe, evaluates the best weights once, writes one run directory."""
 
-import gc
-
 from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import Words
@@ -58,12 +56,9 @@ def run(args: list[str]) -> int:
     if words.others:
         raise UserError(f"{words.others[0]!r} is not an option; `vit fit --help` lists them")
 
-    gc.disable()  # what is imported stays
     from vit.runs.fit import fit  # heavy: imports lightning
     from vit.runs.options import Options
 
-    gc.freeze()
-    gc.enable()
     run, closing = fit(Options(words))
     if not is_first_process():
         return 0

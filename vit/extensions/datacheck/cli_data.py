@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vit.cli.arguments import SPREADSHEET, OneLineParser, share, whole_number
+from vit.cli.arguments import OneLineParser, add_spreadsheet, share, whole_number
 from vit.console import note, say, show
 from vit.errors import UserError, shorten
 from vit.extensions.evaluation.cli_frozen import add_model_arguments, load_frozen
@@ -132,7 +132,7 @@ def _parser() -> OneLineParser:
     add("--labels", choices=("plain", "tree"), default="plain", help="see vit fit --data.labels")
     add("--group", metavar="NAME", help="see vit fit --data.columns.group")
     add("--out", default="data_check", metavar="DIR", help="default: data_check")
-    add("--spreadsheet", action="store_true", help=SPREADSHEET)
+    add_spreadsheet(add)
     add("--fix", metavar="OUT.csv", help="write a manifest without these images")
     add("--relabel", type=share, metavar="P", help="and relabel images at a probability >= P")
     add_model_arguments(check, "--model")
