@@ -4,6 +4,7 @@ Shapes: n images, d features, k classes.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +59,10 @@ def minimise(
         fixed: Scores `n k` that stay as they are; NaN for the classes that are fitted.
         stopping: Options of torch.optim.LBFGS: max_iter, tolerance_grad, ...
     """
-    threads = torch.get_num_threads()
-    if is_small_step(400 * features.numel() * len(bias)):  # of a hundredth of a network's products
-        torch.set_num_threads(1)
-    with torch.inference_mode(False), torch.enable_grad():
+    with ExitStack() as after, torch.inference_mode(False), torch.enable_grad():
+        after.callback(torch.set_num_threads, torch.get_num_threads())
+        if is_small_step(400 * features.numel() * len(bias)):  # a hundredth of a network's products
+            torch.set_num_threads(1)
         weight, bias = (start.detach().clone().requires_grad_() for start in (weight, bias))
         optimizer = torch.optim.LBFGS([weight, bias], line_search_fn="strong_wolfe", **stopping)
 
@@ -80,7 +81,6 @@ def minimise(
 
         optimizer.step(objective)  # pyright: ignore[reportArgumentType]
         objective()
-    torch.set_num_threads(threads)
     steepest = max(float(p.grad.abs().max()) for p in (weight, bias) if p.grad is not None)
     return Minimum(weight.detach(), bias.detach(), optimizer.state[weight]["n_iter"], steepest)
 

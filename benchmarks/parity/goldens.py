@@ -200,9 +200,9 @@ def _public(text: str) -> str:
 
 def machine() -> dict[str, str]:
     """What bits depend on."""
-    from vit.hardware import cpu_name
+    from vit.hardware import cpu_features, cpu_name
 
-    processor = f"{cpu_name()} {torch.backends.cpu.get_cpu_capability()}"
+    processor = cpu_name() + cpu_features()
     return {"processor": processor, "torch": torch.__version__, "numpy": np.__version__}
 
 

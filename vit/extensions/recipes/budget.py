@@ -16,6 +16,7 @@ from vit.console import clock, is_first_process, say
 from vit.errors import UserError
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, SHARES
 from vit.runs.records import SUMMARY, read_summary, recorded_options
+from vit.runs.scoring import MOST
 from vit.training.budget import Length, batches_per_epoch, steps_per_epoch
 from vit.training.callbacks.by_size import MAX_VALIDATION, FineTuneBySize
 from vit.training.counted_data import CountedData, counting_data
@@ -33,8 +34,6 @@ SLACK = 0.01
 OF_START, LEAST = 0.6, 3.0
 """Time of the report and of the process's end: a share of the time from the command's start to its
 options, which is spent on imports too; at least seconds."""
-MOST = 10_000
-"""Validation images of which the temperature takes a pass."""
 
 
 def seconds_of(text: str) -> float:

@@ -74,7 +74,9 @@ class Whitening(nn.Module):
     def fit_once(self, images: Float[Tensor, "b c h w"]) -> None:
         """Sets the directions by the principal components of windows, unless they are set."""
         self.looked = True  # else each step would wait for the device
-        if not torch.equal(self.directions.flatten(1), torch.eye(len(self.directions)).to(images)):
+        if not torch.equal(
+            self.directions.flatten(1), torch.eye(len(self.directions)).to(self.directions)
+        ):
             return
         with torch.autocast(images.device.type, enabled=False):
             windows = F.unfold(images.float(), self.side).transpose(1, 2).flatten(0, 1)
