@@ -66,6 +66,17 @@ def test_later_batches_and_a_continued_training_leave_the_directions(tmp_path: P
         )
 
 
+def test_a_loaded_stem_without_a_projection_moves_and_gets_other_classes(tmp_path: Path) -> None:
+    model = fresh(widths=[8, 8, SMALL["width"]]).eval()
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})
+    loaded, _ = load_pretrained(tmp_path)
+    images = correlated(2)
+    expected = model.double()(images.double())
+    assert torch.equal(loaded.eval().to("cpu", torch.float64)(images.double()), expected)
+    loaded.reset_classifier(5)
+    assert loaded(images.double()).shape == (2, 5)
+
+
 def test_a_frozen_stem_keeps_its_statistics() -> None:
     model, name = fresh(), "patch_embed.backbone.blocks.0.norms.0.running_mean"
     model(correlated(8))

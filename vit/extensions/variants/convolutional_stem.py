@@ -165,7 +165,8 @@ class Unchanged(nn.Identity):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.empty(0), persistent=False)
+        # On the CPU: files do not contain it, so a meta model would never get it.
+        self.register_buffer("weight", torch.empty(0, device="cpu"), persistent=False)
 
 
 class ConvPatchEmbed(PatchEmbed):
