@@ -10,7 +10,7 @@ from vit.console import Meter
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.multilabel.average_precision import average_precision
-from vit.extensions.reports.intervals import Paired
+from vit.extensions.serving.proof import paired
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
 
@@ -78,7 +78,7 @@ def check_classes(a: Subject, b: Subject) -> None:
 
 def _by_images(first: Predictions, second: Predictions) -> dict[str, Any]:
     """Accuracy: images that are named rightly."""
-    pair = Paired.of(first.hits(), second.hits())
+    pair = paired(first.hits(), second.hits())
     low, high = pair.interval
     return {
         "difference": 0.0 - pair.drop,

@@ -1,9 +1,6 @@
 """Intervals of shares, and of the difference of two shares of the same images."""
 
 from dataclasses import dataclass
-from typing import Self
-
-import numpy as np
 
 Z_95 = 1.959963984540054
 """Standard normal quantile of a two-sided 95 % interval."""
@@ -31,12 +28,6 @@ class Paired:
     """Of these, those that the second names wrongly."""
     gained: int
     """Named wrongly by the first and rightly by the second."""
-
-    @classmethod
-    def of(cls, before: np.ndarray, after: np.ndarray) -> Self:
-        """The answers of two models, by the images `n` that each names rightly."""
-        lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
-        return cls(len(before), int(before.sum()), lost, gained)
 
     @property
     def after(self) -> int:

@@ -26,7 +26,7 @@ from vit.extensions.serving.engines import (
 )
 from vit.extensions.serving.graph import Graph
 from vit.extensions.serving.page import write_page
-from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, hits, prove
+from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, hits, paired, prove
 from vit.extensions.serving.quantize import FEWEST, MAX_DROP, MOST, QUANTIZERS
 from vit.extensions.serving.source import described
 from vit.extensions.serving.write import (
@@ -161,7 +161,7 @@ def export_within(
             named = hits([engine.run for engine in engines], images, about.preprocess)
             right = named[0] if right is None else right
             for file, engine, those in zip(files, engines, named, strict=True):
-                pair, is_model = Paired.of(right, those), not candidates
+                pair, is_model = paired(right, those), not candidates
                 candidates.append(_timed(engine, file, shown[:1], pair, is_model=is_model))
         chosen = choose(candidates, limit, max_drop)
         if chosen is None:

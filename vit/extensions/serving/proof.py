@@ -16,6 +16,7 @@ from PIL import Image
 from vit.console import Meter
 from vit.data.decode import open_input
 from vit.data.sources import ImageSet
+from vit.extensions.reports.intervals import Paired
 from vit.extensions.serving.engines import Arrays
 from vit.extensions.serving.graph import Graph
 from vit.preprocessing import Preprocess
@@ -128,6 +129,12 @@ def hits(runs: Sequence[Run], images: ImageSet, preprocess: Preprocess) -> list[
             parts.append([run(pixels)["logits"].argmax(1) == labels for run in runs])
             meter.advance(len(labels))
     return [np.concatenate(each) for each in zip(*parts, strict=True)]
+
+
+def paired(before: np.ndarray, after: np.ndarray) -> Paired:
+    """Two models, by the images `n` that each names rightly."""
+    lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
+    return Paired(len(before), int(before.sum()), lost, gained)
 
 
 def answers(outputs: Arrays) -> np.ndarray:

@@ -28,7 +28,7 @@ from vit.extensions.serving.engines import (
     seal,
 )
 from vit.extensions.serving.page import write_page
-from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, hits, prove
+from vit.extensions.serving.proof import PROOF_IMAGES, Proof, compare, cut, hits, paired, prove
 from vit.extensions.serving.source import described, files
 from vit.extensions.serving.write import (
     Differs,
@@ -107,7 +107,7 @@ def export_int8(
             QUANTIZERS[kind](plain, file, pixels, replace(about, precision="int8"))
         engine = open_engine(file)
         int8 = compare(graph, engine.run, shown, proof.origin)
-        accuracy = Paired.of(*hits([run, engine.run], images, preprocess))
+        accuracy = paired(*hits([run, engine.run], images, preprocess))
         _check_drop(path, accuracy, len(images), max_drop)
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
