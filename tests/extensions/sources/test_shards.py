@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 import threading
 import zlib
@@ -337,6 +338,22 @@ def test_another_shard_at_the_same_address_is_read_again(
             assert images.names.name(0) == f"{turn}.jpg"
             assert images.items[0] == PIXELS
         assert Ranges.asked.count(("0.tar", False)) == 1  # its copy, or the one read
+
+
+def test_indices_are_read_in_threads_while_garbage_is_collected(tmp_path: Path) -> None:
+    """Threads that parse headers may be switched within a parse, by callbacks of the collector."""
+    paths = [str(tar(tmp_path / f"x-{n}.tar", {"a/1.jpg": PIXELS})) for n in range(64)]
+    make_indices(paths)
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.callbacks.append(lambda *_: sum(range(50)))
+    gc.set_threshold(20)
+    sys.setswitchinterval(1e-6)
+    try:
+        assert all(index is not None for _ in range(3) for index in shards.read_indices(paths))
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
 
 
 def test_an_index_of_another_form_is_made_again(tmp_path: Path) -> None:

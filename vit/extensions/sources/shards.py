@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from unicodedata import normalize
 from zipfile import BadZipFile
@@ -55,6 +56,9 @@ Index = dict[str, np.ndarray]
 is the label, both bytes; `offset`, the first byte, and `size`, int64; `digest`, CRC-32, uint32.
 `bytes` and `state`: size of the shard, and what else `state_of` says of it, "" for None.
 `left_out`: extensions of other files, or "hidden"."""
+_PARSING = Lock()
+"""NumPy parses headers by `ast`, whose depth early releases of CPython 3.11 and 3.12 count for all
+threads at once: two that parse may end in SystemError (python/cpython issue 106905)."""
 _UNREADABLE = (OSError, ValueError, EOFError, BadZipFile, KeyError)
 
 
@@ -191,7 +195,8 @@ def read_index(shard: str) -> Index | None:
 
 
 def _loaded(path: str | Path) -> Index:
-    with np.load(path, allow_pickle=False) as file:
+    content = BytesIO(Path(path).read_bytes())
+    with _PARSING, np.load(content, allow_pickle=False) as file:
         index = dict(file)
     kinds = [index[name].dtype.kind for name in COLUMNS]
     if kinds != [*COLUMNS.values()] or len({index[name].shape for name in COLUMNS}) != 1:
