@@ -208,13 +208,13 @@ def _adapt_channels(file: Recognised, channels: int) -> None:
     old = file.config.in_channels
 
     def adapted(weight: Tensor) -> Tensor:
-        if channels == 1:
-            return weight.sum(1, keepdim=True)
         turns = torch.arange(channels) % old
-        return weight[:, turns] * (old / channels)
+        return weight.sum(1, keepdim=True) if channels == 1 else weight[:, turns] * (old / channels)
 
-    name = next(name for name in _FIRST_CONVOLUTION if name in file.tensors)
-    file.tensors[name] = _then(file.tensors[name], adapted)
+    names = [name for name in _FIRST_CONVOLUTION if name in file.tensors]
+    if not names:
+        raise UserError(f"{file.source} takes images of {old} channels, and cannot take {channels}")
+    file.tensors[names[0]] = _then(file.tensors[names[0]], adapted)
     file.resized.append(f"input filters from {old} to {channels} channels")
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import Tensor
 from tests.command import Vit
 from tests.models.small_models import SMALL, random_images
 from tests.processes import together
+from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 from vit.weights.native import save_native
@@ -75,6 +77,8 @@ def test_a_loaded_stem_without_a_projection_moves_and_gets_other_classes(tmp_pat
     assert torch.equal(loaded.eval().to("cpu", torch.float64)(images.double()), expected)
     loaded.reset_classifier(5)
     assert loaded(images.double()).shape == (2, 5)
+    with pytest.raises(UserError, match="takes images of 3 channels, and cannot take 1"):
+        load_pretrained(tmp_path, in_channels=1)
 
 
 def test_a_frozen_stem_keeps_its_statistics() -> None:
