@@ -86,7 +86,7 @@ def _parser() -> OneLineParser:
     add("--out", metavar="X", help="X.csv, X.jsonl or a folder X.parquet, with a row per picture")
     add_spreadsheet(add)
     add("--features", action="store_true", help="add a column with the head's input (.parquet)")
-    add("--shard", metavar="I/N", help="part I (from 0) of N parts of the pictures")
+    add("--shard", metavar="I/N", help="part I (from 0) of N of the pictures; auto: the job's")
     add("--batch-size", type=whole_number, metavar="N", help="default: 32, on a CPU 8")
     add("--num-workers", type=int, metavar="N", help="reading processes; default: one per core")
     return parser

@@ -54,6 +54,47 @@ def test_a_file_has_every_picture_once_and_shards_add_up(
     assert [row["image"] for row in parts] == [row["image"] for row in rows]
 
 
+def array(part: int, first: int, last: int, count: int) -> dict[str, str]:
+    """Variables that SLURM sets in a task of a job array (sbatch's manual)."""
+    values = {"ID": part, "MIN": first, "MAX": last, "COUNT": count}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("variables", "part"),
+    [
+        ({"JOB_COMPLETION_INDEX": "1", "VIT_SHARDS": "3"}, "1/3"),
+        (array(5, 4, 6, 3), "1/3"),
+        ({"JOB_COMPLETION_INDEX": "1"} | array(5, 4, 6, 3), "set VIT_SHARDS"),
+        ({"JOB_COMPLETION_INDEX": "3", "VIT_SHARDS": "3"}, "--shard auto (3/3) is not I/N"),
+        (array(5, 3, 7, 3), "3 tasks from 3 to 7"),
+        ({}, "'SLURM_ARRAY_TASK_ID' is not set"),
+    ],
+)
+def test_a_task_of_a_scheduler_takes_its_part(
+    variables: dict[str, str],
+    part: str,
+    vit: Vit,
+    model: Path,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("JOB_COMPLETION_INDEX", "VIT_SHARDS", *array(0, 0, 0, 0)):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = ("classify", model, photos, "--num-workers", 0, "--out")
+    done = vit(*words, "auto.csv", "--shard", "auto")
+    assert part in done.err
+    if part == "1/3":
+        assert vit(*words, "1.csv", "--shard", part).status == 0
+        assert rows_of("auto.csv") == rows_of("1.csv")
+        assert len(rows_of("1.csv")) < 36
+        assert vit(*words, "all.csv").status == 0 and len(rows_of("all.csv")) == 36
+    else:
+        assert done.status == 2 and not Path("auto.csv").exists()
+
+
 def test_a_picture_that_is_added_between_two_parts_moves_no_other(
     vit: Vit, model: Path, photos: Path
 ) -> None:

@@ -18,6 +18,39 @@ from vit.tables import rows
 from vit.writing import writable
 
 
+def part_of(shard: str) -> tuple[int, int]:
+    """I, from 0, and N of --shard I/N. UserError for another form.
+
+    `auto` is this task of a job array of SLURM, or of an Indexed Job of Kubernetes whose
+    completions are VIT_SHARDS.
+    """
+    text = _scheduled() if shard == "auto" else shard
+    numbers = re.fullmatch(r"(\d+)/(\d+)", text, flags=re.ASCII)
+    part, parts = map(int, numbers.groups()) if numbers else (0, 0)
+    if part >= parts:
+        means = f" ({text})" if shard == "auto" else ""
+        raise UserError(f"--shard {shard}{means} is not I/N, I from 0 to N - 1, such as 0/8")
+    return part, parts
+
+
+def _scheduled() -> str:
+    """I/N by the variables of the scheduler."""
+    if (part := os.environ.get("JOB_COMPLETION_INDEX")) is not None:
+        if (parts := os.environ.get("VIT_SHARDS")) is None:
+            raise UserError("--shard auto: set VIT_SHARDS to the completions of the Job")
+        return f"{part}/{parts}"
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT")]
+    try:
+        task, first, last, count = (int(os.environ[name]) for name in names)
+    except KeyError as error:
+        raise UserError(
+            f"--shard auto needs JOB_COMPLETION_INDEX, or {', '.join(names)}; {error} is not set"
+        ) from None
+    if last - first + 1 != count:
+        raise UserError(f"--shard auto: {count} tasks from {first} to {last}; --array has gaps")
+    return f"{task - first}/{count}"
+
+
 class AnswerFile:
     """A file of --out, whose suffix is that of a row of the table `answer_files`."""
 
@@ -32,7 +65,7 @@ class AnswerFile:
         if options.num_workers is not None and options.num_workers < 0:
             raise UserError(f"--num-workers {options.num_workers} must be at least 0")
         self._out, self._options = out, options
-        self._whole = ""
+        self._whole = self._part = ""
 
     def listed(self, *, arrays: bool) -> PathList:
         """The pictures sorted, each once, and only those of the shard."""
@@ -45,10 +78,8 @@ class AnswerFile:
         digest = PathList(map(names.__getitem__, paths)).digest()
         self._whole = f"{len(paths):,} (digest {digest})"
         if shard is not None:
-            numbers = re.fullmatch(r"(\d+)/(\d+)", shard)
-            part, parts = map(int, numbers.groups()) if numbers else (0, 0)
-            if part >= parts:
-                raise UserError(f"--shard {shard} is not I/N, I from 0 to N - 1, such as 0/8")
+            part, parts = part_of(shard)
+            self._part = f"{part}/{parts}"
             # By its name alone: a picture stays in its part when others are added or deleted.
             digests = (blake2b(os.fsencode(names[path]), digest_size=8).digest() for path in paths)
             places = (int.from_bytes(digest, "little") % parts for digest in digests)
@@ -85,8 +116,5 @@ class AnswerFile:
                 num_workers=options.num_workers,
             )
         say(f"{self._out}: {tally}")
-        if options.shard is not None:
-            say(
-                f"part {options.shard} of {self._whole} pictures; the other parts must be of the "
-                "same"
-            )
+        if self._part:
+            say(f"part {self._part} of {self._whole} pictures; the other parts must be of the same")

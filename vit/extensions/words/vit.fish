@@ -592,7 +592,7 @@ complete -c vit -n '_shtab_vit_using classify' -l on-error -xka "error skip" -d 
 complete -c vit -n '_shtab_vit_using classify' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'X.csv, X.jsonl or a folder X.parquet, with a row per picture'
 complete -c vit -n '_shtab_vit_using classify' -l spreadsheet -d 'prefix names in the CSV that a spreadsheet would run as formulas with '"'"''
 complete -c vit -n '_shtab_vit_using classify' -l features -d 'add a column with the head'"'"'s input (.parquet)'
-complete -c vit -n '_shtab_vit_using classify' -l shard -x -d 'part I (from 0) of N parts of the pictures'
+complete -c vit -n '_shtab_vit_using classify' -l shard -x -d 'part I (from 0) of N of the pictures; auto: the job'"'"'s'
 complete -c vit -n '_shtab_vit_using classify' -l batch-size -x -d 'default: 32, on a CPU 8'
 complete -c vit -n '_shtab_vit_using classify' -l num-workers -x -d 'reading processes; default: one per core'
 complete -c vit -n '_shtab_vit_using classify; and test $_shtab_vit_npos -eq 0' -ka "(vit completion runs weights; __fish_complete_path (commandline -ct))" -d 'a run, a weights file, a file of `vit export`, a name, or an address'

@@ -105,7 +105,7 @@ _shtab_vit_classify_options=(
   "--out[X.csv, X.jsonl or a folder X.parquet, with a row per picture]:X:_files"
   "--spreadsheet[prefix names in the CSV that a spreadsheet would run as formulas with \']"
   "--features[add a column with the head\'s input (.parquet)]"
-  "--shard[part I (from 0) of N parts of the pictures]:I/N:"
+  "--shard[part I (from 0) of N of the pictures\; auto\: the job\'s]:I/N:"
   "--batch-size[default\: 32, on a CPU 8]:N:"
   "--num-workers[reading processes\; default\: one per core]:N:"
   ":a run, a weights file, a file of \`vit export\`, a name, or an address:_vit_model"
