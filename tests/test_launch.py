@@ -1,11 +1,15 @@
-"""The files in configs/launch: bash reads them, and the command that they start is one of ours."""
+"""The files in configs/launch: bash and Kubernetes read them, and start a command that is ours."""
 
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
+from torch.distributed.run import get_args_parser
 
 from vit.cli.main import main
 from vit.recipes import recipe_folder
@@ -31,7 +35,12 @@ def launched(
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("file", sorted(LAUNCH.iterdir()), ids=lambda file: file.name)
+SCHEMAS = Path(__file__).with_name("kubernetes.json")
+"""Job and Service of the API of Kubernetes 1.37 (Apache-2.0), without descriptions; unknown fields
+are refused."""
+
+
+@pytest.mark.parametrize("file", sorted(LAUNCH.glob("*.s*")), ids=lambda file: file.name)
 def test_a_launch_file_starts_processes_of_a_run(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,6 +71,39 @@ def test_a_job_that_was_stopped_before_its_limit_is_queued_again(
     assert words[:3] == ["--kill-on-bad-exit=1", "--cpus-per-task=8", "vit"]
     asked = tmp_path / "scontrol.log"
     assert (asked.read_text() if asked.exists() else "") == again
+
+
+def test_the_pods_of_a_job_meet_at_the_first_and_start_a_run(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = LAUNCH / "job.yml"
+    service, job = yaml.safe_load_all(file.read_text())
+    schemas = json.loads(SCHEMAS.read_text())
+    for item in (service, job):
+        jsonschema.validate(item, {**schemas, "$ref": f"#/$defs/{item['kind']}"})
+    with pytest.raises(jsonschema.ValidationError, match="completionsMode"):
+        odd = job | {"spec": job["spec"] | {"completionsMode": "Indexed"}}
+        jsonschema.validate(odd, {**schemas, "$ref": "#/$defs/Job"})
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
+    assert pod["subdomain"] == name and service["spec"]["clusterIP"] == "None"
+    first = f"{job['metadata']['name']}-0.{name}"  # a pod's host name is JOB-INDEX
+    assert list(service["spec"]["selector"].values()) == [job["metadata"]["name"]]
+    tool, *words = container["command"]
+    ours = words.index("fit")
+    pods, gpus = spec["completions"], container["resources"]["limits"]["nvidia.com/gpu"]
+    assert tool == "torchrun" and spec["parallelism"] == pods
+    parsed = get_args_parser().parse_args(words[: ours + 1])
+    assert (parsed.nnodes, parsed.nproc_per_node) == (str(pods), str(gpus))
+    assert (parsed.master_addr, parsed.master_port) == (first, port)
+    assert (parsed.module, parsed.training_script) == (True, "vit")
+    typed = [word.replace("/data/images", str(tmp_path)) for word in words[ours + 1 :]]
+    config = Options([*typed, "--trainer.accelerator", "cpu"]).config
+    assert (config.trainer.num_nodes, config.trainer.devices) == (pods, str(gpus))
+    assert main(["recipes", "launch/job.yml"]) == 0
+    assert capsys.readouterr().out == file.read_text()
 
 
 def test_the_commands_of_the_page_are_ours(tmp_path: Path) -> None:

@@ -182,6 +182,6 @@ def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path)
     held = zipfile.ZipFile(wheel).namelist()
     assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
     launch = [f"vit/configs/launch/{path.name}" for path in (root / "configs/launch").iterdir()]
-    assert len(launch) == 2 and set(launch) <= set(held)
+    assert len(launch) == 3 and set(launch) <= set(held)
     files = [path for path in (root / "vit").rglob("*.*") if path.suffix not in (".py", ".pyc")]
     assert len(files) > 20 and {str(path.relative_to(root)) for path in files} <= set(held)

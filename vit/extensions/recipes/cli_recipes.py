@@ -32,5 +32,6 @@ def run(args: list[str]) -> int:
         width = max(len(row["name"]) for row in rows)
         print("\n".join(f"{row['name']:{width}}  {row['title']}" for row in rows))
         print("\nvit fit -c NAME trains with a recipe; vit recipes NAME prints it.")
-        print("For several machines: vit recipes launch/torchrun.sh, launch/fit.sbatch (SLURM).")
+        print("For several machines: vit recipes launch/torchrun.sh, launch/fit.sbatch (SLURM),")
+        print("launch/job.yml (Kubernetes).")
     return 0
