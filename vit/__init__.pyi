@@ -4,6 +4,7 @@ from vit.data.module import ImageData as ImageData
 from vit.extensions.adaptation.distillation import Distillation as Distillation
 from vit.extensions.adaptation.lora import LoRA as LoRA
 from vit.extensions.adaptation.named_head import NamedHead as NamedHead
+from vit.extensions.answers.batch_classifier import BatchClassifier as BatchClassifier
 from vit.extensions.backbones.contract import as_timm as as_timm
 from vit.extensions.backbones.image_transform import transforms as transforms
 from vit.extensions.backbones.registry import register_with_timm as register_with_timm

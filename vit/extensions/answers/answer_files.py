@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vit.errors import UserError, check_types
 from vit.extensions.answers.answers import Row, printable_name
@@ -29,6 +29,9 @@ from vit.writing import (
     writable,
     write_json,
 )
+
+if TYPE_CHECKING:
+    import pyarrow
 
 PART_ROWS = 10_000
 """At least, of a Parquet file; the last one has fewer."""
@@ -153,6 +156,18 @@ def _csv_line(cells: list[Any]) -> bytes:
     return f"{printable_name(line.getvalue())}\n".encode()
 
 
+def table_of(rows: list[Row], columns: list[str]) -> "pyarrow.Table":
+    """The rows as a table of Arrow, of types that do not depend on their cells."""
+    import pyarrow
+
+    number, text = pyarrow.float32(), pyarrow.string()
+    kinds = {"features": pyarrow.list_(number), "labels": pyarrow.list_(text)}
+    kinds |= {"set": kinds["labels"], "unknown": pyarrow.bool_()}
+    kinds |= {name: number for name in columns if "probability" in name}
+    schema = pyarrow.schema([(name, kinds.get(name, text)) for name in columns])
+    return pyarrow.Table.from_pylist([_cells(row, columns) for row in rows], schema)
+
+
 class Parts:
     """A folder of Parquet files, named after the position of their first row. `done` rows are in
     them."""
@@ -178,21 +193,13 @@ class Parts:
 
     def finish(self) -> None:
         """Writes the last rows."""
-        import pyarrow
         from pyarrow import parquet
 
         if not self._rows:
             return
-        # Types that do not depend on the cells of a part.
-        number, text = pyarrow.float32(), pyarrow.string()
-        kinds = {"features": pyarrow.list_(number), "labels": pyarrow.list_(text)}
-        kinds |= {"set": kinds["labels"], "unknown": pyarrow.bool_()}
-        kinds |= {name: number for name in self._columns if "probability" in name}
-        schema = pyarrow.schema([(name, kinds.get(name, text)) for name in self._columns])
-        cells = [_cells(row, self._columns) for row in self._rows]
         with atomic(self._part()) as temporary:
-            parquet.write_table(pyarrow.Table.from_pylist(cells, schema), temporary)
-        self.done, self._rows = self.done + len(cells), []
+            parquet.write_table(table_of(self._rows, self._columns), temporary)
+        self.done, self._rows = self.done + len(self._rows), []
 
     def _part(self) -> Path:
         return self._out / f"part-{self.done:010}.parquet"

@@ -6,7 +6,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vit import signals
 from vit.console import Meter
-from vit.data.decode import ImageError, open_input
+from vit.data.decode import ImageError, NamedBytes, open_input
 from vit.data.sources import PathList
 from vit.extensions.serving.reading import range_loader, reading_problem
 from vit.inference.answers import PredictOptions
@@ -84,11 +84,11 @@ def answer(
     """
     on_cpu = classifier.runtime is None and next(classifier.model.parameters()).device.type == "cpu"
     batch_size = batch_size or (8 if on_cpu else 32)
-    total, tally, read = len(paths), Tally(), partial(_opened, classifier.preprocess, paths)
+    total, tally, read = len(paths), Tally(), partial(_read, classifier.preprocess, paths)
     loader = range_loader(read, total, batch_size, start=start, num_workers=num_workers)
     # Cores that share a batch wait for each other in every layer.
     streams = max(min(torch.get_num_threads(), 8, len(loader)), 1) if on_cpu else 1
-    rows_of = partial(_rows, classifier, asked, features)
+    rows_of = partial(answered, classifier, asked, features)
     with signals.deferred(), Meter("classifying", total, "img") as meter:
         meter.begin(start, total)
         for rows in _computed(rows_of, iter(loader), streams, tally):
@@ -130,19 +130,28 @@ def _computed(
         torch.set_num_threads(threads)
 
 
-def _opened(preprocess: Preprocess, paths: PathList, positions: range) -> Batch:
+def _read(preprocess: Preprocess, paths: PathList, positions: range) -> Batch:
+    return opened_batch(preprocess, map(paths.__getitem__, positions))
+
+
+def opened_batch(preprocess: Preprocess, sources: Iterable[str | NamedBytes]) -> Batch:
+    """Opens and cuts the pictures of a batch."""
     rows: list[Row] = []
     pixels = []
-    for path in map(paths.__getitem__, positions):
-        rows.append({"image": printable_name(path)})
+    for source in sources:
+        name = source.name if isinstance(source, NamedBytes) else source
+        rows.append({"image": printable_name(name)})
         try:
-            pixels.append(preprocess(open_input(path, preprocess.channels)))
+            pixels.append(preprocess(open_input(source, preprocess.channels)))
         except (ImageError, MemoryError) as error:
-            rows[-1]["error"] = reading_problem(path, error)
+            rows[-1]["error"] = reading_problem(source, error)
     return rows, torch.stack(pixels) if pixels else None
 
 
-def _rows(classifier: Classifier, asked: PredictOptions, features: bool, batch: Batch) -> list[Row]:
+def answered(
+    classifier: Classifier, asked: PredictOptions, features: bool, batch: Batch
+) -> list[Row]:
+    """The rows of a batch, with the answers."""
     rows, pixels = batch
     if pixels is None:
         return rows
