@@ -25,9 +25,35 @@ def test_all_is_well_here_and_nothing_is_left(vit: Vit, scratch: Path) -> None:
     first, *lines = done.out.splitlines()
     assert first.split()[:3] == ["versions", "python", versions()["python"] + ","]
     assert [line.split()[:2] for line in lines] == [[name, "ok:"] for name in doctor.CHECKS]
-    fit, resume = lines[-3], lines[-2]
+    fit, resume = lines[-3:-1]
     assert " 20 steps, loss 0.69" in fit and "resumed at step 8: the weights are those" in resume
     assert not list(scratch.iterdir())
+
+
+def test_files_that_run_code_when_python_starts_are_named(
+    vit: Vit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"a.pth": "/folder\nimport os; print(1)\n", "b.pth": "# import os\nimports\n",
+             "c.pth": "import\tsys"}  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path)])
+    monkeypatch.setattr("site.getusersitepackages", lambda: str(tmp_path / "none"))
+    assert doctor.CHECKS["startup"](tmp_path).endswith("Python starts: a.pth, c.pth")
+
+
+@pytest.mark.slow
+def test_with_all_processes_and_exports_are_checked(
+    vit: Vit, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    checks = ("fit",)
+    monkeypatch.setattr(doctor, "CHECKS", {name: doctor.CHECKS[name] for name in checks})
+    done = vit("doctor", "--all")
+    assert (done.status, done.err) == (0, ""), done.out
+    processes, export = done.out.splitlines()[-2:]
+    assert processes == "processes  ok: two processes on the CPU took 20 steps"
+    assert export.startswith("export     ok: .pt2: proved, .onnx: onnxruntime is not installed")
 
 
 def test_what_is_broken_is_named(vit: Vit, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,14 @@
 
 import csv
 import os
+import site
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from shutil import disk_usage
@@ -35,8 +39,8 @@ OPTIONS = (
 ).split()
 
 
-def examine() -> Iterator[dict[str, Any]]:
-    """Makes the CHECKS one by one, in a temporary directory with pictures; silent.
+def examine(*, more: bool = False) -> Iterator[dict[str, Any]]:
+    """Makes CHECKS, and with `more` MORE_CHECKS, in a temporary directory with pictures; silent.
 
     `check`, its name; `ok`; `text`, figures or the reason of a failure, with the home directory
     written as ~.
@@ -44,7 +48,7 @@ def examine() -> Iterator[dict[str, Any]]:
     home = os.path.join(os.path.expanduser("~"), "")
     with tempfile.TemporaryDirectory(prefix="vit_") as folder:
         _draw_photos(Path(folder) / "photos")
-        for name, check in CHECKS.items():
+        for name, check in (CHECKS | (MORE_CHECKS if more else {})).items():
             ok = True
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 try:
@@ -70,6 +74,19 @@ def _machine(_: Path) -> str:
         f"{cpu}, {available_cores()} of {os.cpu_count()} cores; free: {_gb(available_memory())} of "
         f"memory, {_gb(disk_usage('.').free)} of disk"
     )
+
+
+def _startup(_: Path) -> str:
+    folders = map(Path, {*site.getsitepackages(), site.getusersitepackages()})
+    files = sorted(path for folder in folders for path in folder.glob("*.pth"))
+    names = [path.name for path in files if _runs_code(path)]
+    return f"files that run code whenever Python starts: {', '.join(names) or 'none'}"
+
+
+def _runs_code(path: Path) -> bool:
+    """True if a line is executed by Python's module `site`, and does not only add a folder."""
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    return any(line.startswith(("import ", "import\t")) for line in lines)
 
 
 def _device(_: Path) -> str:
@@ -138,12 +155,41 @@ def _model(folder: Path) -> str:
     return "the saved model gives the logits of its checkpoint, bit for bit"
 
 
+def _processes(folder: Path) -> str:
+    _vit(folder, "fit", *OPTIONS, f"--data={folder / 'photos'}", "--run_dir=two",
+         "--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp")  # fmt: skip
+    steps = read_checkpoint(folder / "two/checkpoints" / LAST)["global_step"]
+    if steps != STEPS:
+        raise UserError(f"two processes took {steps} steps, and not {STEPS}")
+    return f"two processes on the CPU took {steps} steps"
+
+
+def _export(folder: Path) -> str:
+    lines = []
+    for suffix, extra in (("pt2", ""), ("onnx", "onnxruntime"), ("xml", "openvino")):
+        if extra and not find_spec(extra):
+            lines.append(f".{suffix}: {extra} is not installed")
+            continue
+        _vit(folder, "export", "whole", f"photos.{suffix}")
+        lines.append(f".{suffix}: proved")
+    return ", ".join(lines)
+
+
+def _vit(folder: Path, *words: str) -> None:
+    """Runs a command in the directory. UserError with its last line if it fails."""
+    command = [sys.executable, "-m", "vit", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise UserError(f"vit {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
+
+
 def _gb(size: float) -> str:
     return f"{size / 1e9:,.1f} GB"
 
 
 CHECKS: dict[str, Callable[[Path], str]] = {
     "machine": _machine,
+    "startup": _startup,
     "device": _device,
     "workers": _workers,
     "fit": _fit,
@@ -151,3 +197,7 @@ CHECKS: dict[str, Callable[[Path], str]] = {
     "model": _model,  # of the run of fit
 }
 """Name -> check in that directory: the text of success, or an exception."""
+MORE_CHECKS: dict[str, Callable[[Path], str]] = {
+    "processes": _processes,
+    "export": _export,  # of the run of fit
+}

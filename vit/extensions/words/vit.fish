@@ -752,6 +752,7 @@ complete -c vit -n '_shtab_vit_using convert; and test $_shtab_vit_npos -eq 1' -
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a doctor -d 'check this installation; prints text for a bug report'
 complete -c vit -n '_shtab_vit_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using doctor' -l json -d 'print one object'
+complete -c vit -n '_shtab_vit_using doctor' -l all -d 'also two processes, and a file of each export that is installed (minutes)'
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a average -d 'write a model with the mean of the weights of several runs'
 complete -c vit -n '_shtab_vit_using average' -s h -l help -d 'show this help message and exit'
 complete -c vit -n '_shtab_vit_using average' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'model directory to write'

@@ -232,6 +232,7 @@ _shtab_vit_data_vtab_defaults_added=0
 _shtab_vit_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print one object]"
+  "--all[also two processes, and a file of each export that is installed (minutes)]"
 )
 
 # guard to ensure default positional specs are added only once per session
