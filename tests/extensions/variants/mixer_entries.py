@@ -27,6 +27,11 @@ def softmax(config: ViTConfig, options: dict[str, Any]) -> int:
     return 4 * m * config.width * a + 2 * m * m * a
 
 
+def dot_product(config: ViTConfig, options: dict[str, Any]) -> int:
+    m, d = config.num_tokens, config.width
+    return 2 * m * m * d + options["projected"] * 4 * m * d * d
+
+
 def local(config: ViTConfig, size: int) -> int:
     m, p, d = config.num_tokens, config.num_prefix_tokens, config.width
     return 4 * m * d * d + 2 * config.num_patches * (size + p) * d + 2 * p * m * d
@@ -77,6 +82,7 @@ def synthesizer(kind: str, config: ViTConfig, options: dict[str, Any]) -> int:
 
 MACS: dict[str, Count] = {
     "softmax": softmax,
+    "dot_product": dot_product,
     "window": lambda config, options: local(config, prod(options["size"])),
     "axial": axial,
     "linformer": linformer,
@@ -92,6 +98,7 @@ MACS: dict[str, Count] = {
 """Multiply-adds of a layer's mixer."""
 PLAIN: dict[str, tuple[Any, dict[str, Any], dict[str, Any], tuple[int, int] | None]] = {
     "softmax": (plain.full, {"head_size": 4, "causal": True}, {}, (48, 40)),
+    "dot_product": (plain.dot_product, {"projected": False}, {}, (48, 40)),
     "window": (
         plain.window, {"size": (4, 2), "shift": False, "bias": False}, {"size": (2, 2)}, (32, 64)
     ),

@@ -39,6 +39,17 @@ def full(options: Options) -> type[Part]:
     return Full
 
 
+def dot_product(options: Options) -> type[Part]:
+    class DotProduct(Part):
+        def mixer(self, i: int, x: Array) -> Array:
+            if not options["projected"]:
+                return softmax(x @ x.swapaxes(-1, -2)) @ x
+            q, k, v = self.queries_keys_values(i, x)
+            return self.projected(i, softmax(q @ k.swapaxes(-1, -2)) @ v)
+
+    return DotProduct
+
+
 def window(options: Options) -> type[Part]:
     """Swin: a window of the rolled grid, whose wrapped rows and columns are apart."""
     size = options["size"]

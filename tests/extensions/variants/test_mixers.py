@@ -12,6 +12,7 @@ from tests.models.small_models import SMALL, random_images, relative_error
 from vit.errors import UserError
 from vit.extensions import inspection
 from vit.extensions.adaptation.lora import add_lora
+from vit.models.attention import attend
 from vit.models.config import ViTConfig
 from vit.models.encoder import Attention, Place
 from vit.models.zoo import build_model
@@ -159,3 +160,15 @@ def test_other_image_sizes_are_refused_where_they_do_not_fit(tmp_path: Path) -> 
         save_native(tmp_path / name, model, classes=None, preprocess=None, extra={})
         with pytest.raises(UserError, match=message):
             load_pretrained(tmp_path / name, image_size=(48, 40))
+
+
+@pytest.mark.parametrize("channels", [4, 16, 64])
+def test_scores_have_the_variance_of_their_channels_unless_they_are_scaled(channels: int) -> None:
+    """Logarithms of the weights of a query are its scores, less a constant."""
+    tokens, place = 8 * channels, Place(8, channels, 0)
+    generator = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, 1, 256, tokens, channels, generator=generator, dtype=torch.float64)
+    first = torch.eye(tokens, channels, dtype=torch.float64).expand(1, 256, tokens, channels)
+    unscaled = mixer("dot_product").attend(q, k, first, place)  # weights of the first keys
+    for weights, variance in ((unscaled, channels), (attend(q, k, first), 1)):
+        assert weights.log().var(-1).mean().item() == pytest.approx(variance, rel=0.1)

@@ -11,8 +11,14 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.extensions.variants.additive import Tables
-from vit.extensions.variants.attending import Biased
-from vit.extensions.variants.mixing import AttentionMixer, OneGrid, check_patches, check_pooled
+from vit.extensions.variants.attending import Attending, Biased
+from vit.extensions.variants.mixing import (
+    AttentionMixer,
+    OneGrid,
+    SequenceMixer,
+    check_patches,
+    check_pooled,
+)
 from vit.extensions.variants.options import Grid, Options
 from vit.models.config import ViTConfig
 from vit.models.encoder import Block, Place
@@ -60,6 +66,45 @@ def softmax(options: SoftmaxOptions, config: ViTConfig, layers: list[Block]) -> 
         for layer in layers:
             layer.attn.__class__ = Biased
             layer.attn.rel_pos = Causal(config, options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotProductOptions(Options):
+    """Options of attention without the paper's scale."""
+
+    projected: bool = True
+    """Queries, keys and values are projections of the tokens, in heads; else the tokens."""
+
+
+class Unscaled(Attending):
+    """softmax(q k^T) v. Of independent components of mean 0 and variance 1 the scores have the
+    variance e, by which the softmax saturates (arXiv:1706.03762, section 3.2.1, footnote 4)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads m e"]:
+        return super().attend(q * q.shape[-1] ** 0.5, k, v, place)
+
+
+class Tokens(SequenceMixer):
+    """softmax(x x^T) x, without parameters and heads."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config, None)
+
+    def mixed(self, x: Float[Tensor, "b m d"]) -> Float[Tensor, "b m d"]:
+        return F.scaled_dot_product_attention(x, x, x, scale=1.0)
+
+
+def dot_product(options: DotProductOptions, config: ViTConfig, layers: list[Block]) -> None:
+    """Attention in the stages that lead to the paper's: of the tokens themselves, then of their
+    projections, and not yet scaled.
+
+    Cost: that of `softmax`; not projected: 2 m^2 d multiply-adds alone.
+    """
+    for layer in layers:
+        if options.projected:
+            layer.attn.__class__ = Unscaled
+        else:
+            layer.add_module("attn", Tokens(config))
 
 
 @dataclass(frozen=True, kw_only=True)

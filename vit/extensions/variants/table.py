@@ -61,6 +61,7 @@ POSITIONS: dict[str, Part[Positions]] = {
 }
 MIXERS: dict[str, Part[Change]] = {
     "softmax": Part(softmax.SoftmaxOptions, softmax.softmax),
+    "dot_product": Part(softmax.DotProductOptions, softmax.dot_product),
     "window": Part(sparse.WindowOptions, mixed(sparse.WindowAttention)),
     "axial": Part(sparse.AxialOptions, mixed(sparse.Axial)),
     "linformer": Part(softmax.LinformerOptions, mixed(softmax.Linformer)),
