@@ -95,8 +95,10 @@ PHOTO_MISTAKES = [
     ("--epochs 1.5", ["trainer.max_epochs: Expected a int Given value: 1.5"]),
     ("--cooldown 0", ["cooldown_steps=0 must be at least 1"]),
     ("--cooldown 3", ["cooldown_steps=3 has no effect on", "decay=constant or rsqrt"]),
-    ("--cooldown 31 --steps 30 --model.schedule.decay constant",
-     ["cooldown_steps=31 must be at most the 30 steps of the run"]),
+    (
+        "--cooldown 31 --steps 30 --model.schedule.decay constant",
+        ["cooldown_steps=31 must be at most the 30 steps of the run"],
+    ),
     ("--epochs 0", ["trainer.max_epochs=0 must be more than 0"]),
     ("--seed abc", ["--seed abc is not a number; type --seed 0"]),
     ("--seed_everything abc", ["seed_everything: Expected a int. Got value: abc"]),

@@ -174,7 +174,8 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
         return [("data.root", root)]
     if option in NUMBERS and isinstance(load_yaml(value, f"--{option}"), str | bool):
         if f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
-            raise UserError(f"--{option} {value} is not a number; type --{option} {NUMBERS[option]}")
+            example = f"--{option} {NUMBERS[option]}"
+            raise UserError(f"--{option} {value} is not a number; type {example}")
     row = (SHORT | rows("short_names")).get("" if option == "data" else option)
     row, *limits = [option] if row is None else row.split()
     if limits and value.startswith("-"):
