@@ -3,5 +3,6 @@ the weights, a run within a time, images that grow, and a change of images or a 
 own.
 
 Adds `vit recipes`, `vit fit --budget`, the class paths vit.RandAugment, vit.LAMB, vit.SGDW, vit.EMA
-and vit.Budget, data.sizes, data.augment.extra, model.mixing.cutmix and model.loss.function. Page: docs/data.md.
+and vit.Budget, data.sizes, data.augment.extra, model.mixing.cutmix and model.loss.function.
+Page: docs/data.md.
 """

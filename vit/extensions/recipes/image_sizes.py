@@ -7,6 +7,7 @@ size, and the network interpolates it.
 Shapes: n images, h w pixels.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -52,15 +53,19 @@ def growing(
     smaller = [(size, size) if isinstance(size, int) else size for size in data.sizes or ()]
     _check_sizes(data, smaller, _module(trainer, data).model)
     total, sizes = _length(trainer), [*smaller, data.image_size]
-    # Shapes that change would else be compiled as symbols, with other rounding.
-    config = torch._dynamo.config  # pyright: ignore[reportPrivateImportUsage]
-    config.automatic_dynamic_shapes = False
-    config.recompile_limit = max(config.recompile_limit, RECOMPILATIONS)
+    _compile_each_shape()
     first = [-(-place * total // len(sizes)) for place in range(len(sizes))]
     parts = (f"{h} x {w} from step {step:,}" for (h, w), step in zip(sizes, first, strict=True))
     say(f"image sizes: {', '.join(parts)}")
     images = [_of_size(dataset, size) for size in smaller]
     return SizedImages([*images, dataset]), SizedBatches(batches, len(sizes), total)
+
+
+def _compile_each_shape() -> None:
+    """Lets a compiled network compile each size; as symbols, shapes would round otherwise."""
+    if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing is compiled
+        dynamo.config.automatic_dynamic_shapes = False
+        dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, RECOMPILATIONS)
 
 
 def _module(trainer: Trainer, data: ImageData) -> ImageClassifier:
