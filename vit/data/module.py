@@ -6,7 +6,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 from dataclasses import fields, replace
 from functools import cached_property
 from shlex import quote
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
@@ -36,7 +36,7 @@ from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.facts import Facts
-from vit.preprocessing import Preprocess, Size, check_choice, picture
+from vit.preprocessing import Preprocess, Size, picture
 from vit.tables import resolve, rows
 
 
@@ -89,6 +89,7 @@ class ImageData(LightningDataModule):
     """Training shows each image in so many crops, which come again; None: all differ."""
     consumed_samples = 0
     _splits: Splits | None = None
+    _datasets: dict[tuple[str, bool], ImageDataset]
     skip_option = "--data.loading.on_error skip"
 
     def __init__(
@@ -122,17 +123,14 @@ class ImageData(LightningDataModule):
         self.channels, self.shuffle, self.global_batch = channels, shuffle, global_batch
         self.seed: int = (splits.seed or 0) if seed is None else seed
         splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
-        check_choice("labels", labels, get_args(Labels))
         self.tree, arrays = labels == "tree", channels is not None
         self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
         size = 224 if image_size is None else image_size
         self.image_size: Size = (size, size) if isinstance(size, int) else size
-        self.sizes = sizes
         self._preprocess = None if channels is not None else inputs.preprocess(self.image_size)
         augment.check(self.image_size, channels)
         self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
-        self.pseudo = pseudo if pseudo and pseudo.ratio else None
-        self._datasets: dict[tuple[str, bool], ImageDataset] = {}
+        self.pseudo, self.sizes, self._datasets = pseudo, sizes, {}
         check_source(dataset, images or root)
 
     @classmethod
@@ -283,7 +281,7 @@ class ImageData(LightningDataModule):
     @cached_property
     def mixture(self) -> Mixed | None:
         """Train and the images that are learned beside it, if there are any."""
-        return self.pseudo.mixed(self.splits) if self.pseudo else None
+        return self.pseudo.mixed(self.splits) if self.pseudo and self.pseudo.ratio else None
 
     @cached_property
     def digests(self) -> dict[str, str]:

@@ -120,14 +120,13 @@ def test_processes_and_accumulated_batches_share_the_size_of_their_step(photos: 
 
 
 def test_the_gradient_is_that_of_the_table_of_the_final_size() -> None:
-    network = module().model.double()
+    network: Any = module().model.double()
     table = network.pos_embed
     assert isinstance(table, Tensor) and table.shape == (1, 17, 16)  # 4 x 4, and the class token
     upstream = torch.randn(6, 16, dtype=torch.float64)
 
     def score() -> Tensor:
-        positions: Any = network.position_table((2, 3))
-        return (positions[0, 1:] * upstream).sum()
+        return (network.position_table((2, 3))[0, 1:] * upstream).sum()
 
     score().backward()
     gradient, before = table.grad, score().item()
