@@ -7,7 +7,8 @@ Letters: b batch, c channels, h w pixels or patches, n tokens, d width, k classe
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float as Float
+    from jaxtyping import Int as Int
 else:
     try:
         from jaxtyping import Float, Int
@@ -18,5 +19,3 @@ else:
                 return item[0]  # `Float[Tensor, "b n d"]` is `Tensor`
 
         Int = Float
-
-__all__ = ["Float", "Int"]

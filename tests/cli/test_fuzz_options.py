@@ -52,7 +52,7 @@ ELSEWHERE = ("config", "help", "resume", "run_dir", "pretrained", "teacher", "da
 
 INSIDE = {
     "model.schedule": "decay warmup_steps warmup_epochs warmup_start final_factor drops "
-    "rsqrt_steps cooldown_fraction per_epoch",
+    "rsqrt_steps cooldown_steps per_epoch",
     "model.mixing": "mixup cutmix",
     "model.loss": "kind label_smoothing head_bias class_weights",
     "model.optimizer": "lr adamw_lr weight_decay momentum betas x",

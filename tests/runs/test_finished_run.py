@@ -39,7 +39,6 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
         level_1 = outputs.double() @ torch.eye(4).double()[[0, 0, 0, 1, 2, 3, 3]]
         right = level_1.argmax(-1) == torch.tensor([0, 0, 0, 1, 2, 3, 3])[labels]
         assert found.level_hits is not None and found.level_hits[:, 0].tolist() == right.tolist()
-        assert found.accuracy_above() == pytest.approx(found.level_hits[:, :2].mean(0))
 
 
 def exported_logits(vit: Vit, score: float) -> None:

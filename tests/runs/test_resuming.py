@@ -456,3 +456,70 @@ def test_a_run_that_is_stopped_at_its_very_end_has_the_rows_of_one_that_is_not(
         for run in ("whole", "stopped")
     )
     assert whole == stopped and whole[-1][0] == "4" and whole[-1][2]
+
+
+STABLE = ("--model.schedule.decay=constant", "--model.schedule.warmup_steps=2")
+EMA = "--trainer.callbacks=[{class_path: vit.EMA, init_args: {decay: 0.9}}]"
+
+
+def same_end(one: Path, other: Path) -> None:
+    """Weights, averages, state of the optimizer, position and result are equal, bit for bit."""
+    states = [torch.load(run / "checkpoints/last.ckpt", weights_only=True) for run in (one, other)]
+    for name in ("global_step", "ImageData", "lr_schedulers"):
+        assert states[0][name] == states[1][name]
+    names = ("state_dict", "current_model_state")
+    parts = [
+        [*(state[name] for name in names if name in state), state["optimizer_states"][0]["state"]]
+        for state in states
+    ]
+    torch.testing.assert_close(*parts, rtol=0, atol=0)
+    models = [run / "model/model.safetensors" for run in (one, other)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+@pytest.mark.parametrize("own", [(), (EMA,)], ids=["raw", "average"])
+def test_a_cooldown_of_a_finished_run_is_the_planned_one(
+    vit: Vit, command: tuple[str, ...], own: tuple[str, ...]
+) -> None:
+    fit = (*command, *STABLE, *own, "--trainer.val_check_interval=2")
+    fit = (*fit, "--trainer.check_val_every_n_epoch=null", "--trainer.max_epochs=-1")
+    assert vit(*fit, "--steps=7", "--run_dir=stable").status == 0  # in the middle of an epoch
+    before = contents(Path("stable"))
+    branch = vit("fit", "--resume=stable", "--run_dir=branch", "--cooldown=4")
+    assert branch.status == 0, branch.err
+    assert "cooldown: from step 7 to 11" in branch.err
+    assert contents(Path("stable")) == before
+    assert vit(*fit, "--steps=11", "--cooldown=4", "--run_dir=planned").status == 0
+    same_end(Path("branch"), Path("planned"))
+    rows = logged(Path("planned"))
+    assert logged(Path("branch")) == [row for row in rows if int(row["step"]) >= 7]
+    rates = [float(row["lr"]) for row in rows if row["lr"]]
+    assert rates[7:] == pytest.approx([rates[6] * share for share in (1, 0.75, 0.5, 0.25)])
+    validated = [int(row["step"]) for row in rows if row["val/loss"]]
+    assert validated == [1, 3, 5, 7, 9, 10]  # the last step, too
+    assert (Path("branch/config.yaml")).read_bytes() == Path("planned/config.yaml").read_bytes()
+    again = vit("fit", "--resume=branch", "--run_dir=more", "--cooldown=2")
+    assert again.status == 2 and "learning rate has decayed by step 11" in again.err
+
+
+def test_a_cooldown_of_a_stopped_run_is_the_planned_one(vit: Vit, command: tuple[str, ...]) -> None:
+    fit = (*command, *STABLE, "--trainer.max_epochs=-1")
+
+    def attempt() -> int:
+        killed_at(ImageClassifier, "training_step", 9)
+        return main([*fit, "--steps=30", "--run_dir=stable"])
+
+    assert in_child(attempt) == -signal.SIGKILL  # after the save at step 6
+    branch = vit("fit", "--resume=stable/checkpoints/last.ckpt", "--run_dir=branch", "--cooldown=5")
+    assert branch.status == 0, branch.err
+    assert vit(*fit, "--steps=11", "--cooldown=5", "--run_dir=planned").status == 0
+    same_end(Path("branch"), Path("planned"))
+
+
+def test_a_run_that_has_decayed_is_not_cooled(run: Path, vit: Vit) -> None:
+    fit = ("fit", f"--resume={run}", "--run_dir=branch", "--cooldown=4")
+    linear = vit(*fit)
+    assert linear.status == 2 and "cooldown_steps=4 has no effect on linear decay" in linear.err
+    other = vit(*fit, "--model.schedule.decay=constant")
+    assert other.status == 2 and "learning rate has decayed by step 24" in other.err
+    assert not Path("branch").exists()

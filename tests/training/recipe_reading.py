@@ -139,9 +139,7 @@ def read(built: Built, processes: int) -> Published:
         decay=schedule.decay,
         drops=tuple(schedule.drops),
         timescale=schedule.rsqrt_steps if schedule.decay == "rsqrt" else None,
-        cooldown_steps=round(
-            schedule.cooldown_fraction * (trainer.max_steps - schedule.warmup_steps)
-        ),
+        cooldown_steps=schedule.cooldown_steps or 0,
         warmup_steps=schedule.warmup_steps,
         warmup_epochs=schedule.warmup_epochs,
         first_lr=settings["lr"] * schedule.warmup_start if warm else 0.0,

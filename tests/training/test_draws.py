@@ -15,7 +15,7 @@ from vit.extensions.recipes.randaugment import RandAugment
 from vit.models.encoder import DropPath
 from vit.seeds import indices_in_step
 from vit.training.draws import StepDraws, set_depth
-from vit.training.mixing import Mixing, check_pairs
+from vit.training.mixing import Mixing
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -75,12 +75,13 @@ def test_weights_are_beta_distributed(alpha: float) -> None:
 
 
 def test_an_odd_batch_is_refused_where_partners_would_part() -> None:
-    check_pairs(5, 5)
-    check_pairs(4, 8)
-    with pytest.raises(UserError, match="batch_size=5 must be even"):
-        check_pairs(5, 10)
-    mixed, _ = Mixing(mixup=1.0)(torch.rand(5, 3, 4, 4), torch.arange(5), 5, draws(5))
-    assert torch.isfinite(mixed).all()
+    def mixed(images: int, world: int) -> torch.Tensor:
+        mix, pixels = Mixing(mixup=1.0), torch.rand(images, 3, 4, 4)
+        return mix(pixels, torch.arange(images), 5, draws(images, world=world))[0]
+
+    assert torch.isfinite(mixed(5, 1)).all() and torch.isfinite(mixed(4, 2)).all()
+    with pytest.raises(UserError, match="batch_size=5 must be even, as a step of 10 images"):
+        mixed(5, 2)
 
 
 def test_paths_are_dropped_by_image() -> None:

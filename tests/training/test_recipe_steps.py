@@ -102,9 +102,8 @@ def options(name: str, published: Published) -> list[str]:
     else:
         changed.append(f"--model.schedule.warmup_epochs={WARMUP_EPOCHS}")
     if published.decay == "rsqrt":
-        share = COOLDOWN_STEPS / (STEPS - WARMUP_STEPS)
         changed.append(f"--model.schedule.rsqrt_steps={TIMESCALE}")
-        changed.append(f"--model.schedule.cooldown_fraction={share}")
+        changed.append(f"--model.schedule.cooldown_steps={COOLDOWN_STEPS}")
     trainer = {"precision": "64-true", "accelerator": "cpu", "devices": 1}
     trainer |= {"limit_val_batches": 0}
     return ["-c", name, *changed, *(f"--trainer.{key}={value}" for key, value in trainer.items())]

@@ -42,16 +42,19 @@ def test_deits_schedule_is_timms() -> None:
 
 
 @pytest.mark.parametrize("decay", ["constant", "rsqrt"])
-def test_cooldown_falls_linearly_over_the_end_of_the_budget(decay: str) -> None:
+def test_cooldown_falls_linearly_over_the_last_steps_and_leaves_those_before(decay: str) -> None:
     plain = Schedule(decay=decay, warmup_steps=20)  # pyright: ignore[reportArgumentType]
     cooled = Schedule(
         decay=decay,  # pyright: ignore[reportArgumentType]
         warmup_steps=20,
-        cooldown_fraction=0.25,
+        cooldown_steps=25,
     )
-    for step in range(120):  # 100 steps after the warm-up: the last 25
-        expected = plain.factor(step, 120) * min((120 - step) / 25, 1)
-        assert cooled.factor(step, 120) == pytest.approx(expected)
+    for total in (30, 120):  # of 30 steps, the first 5 alone are not of the cooldown
+        for step in range(total + 1):
+            expected = plain.factor(step, None) * min((total - step) / 25, 1)
+            assert cooled.factor(step, total) == pytest.approx(expected)
+    assert cooled.factor(95, 120) == plain.factor(95, 95) == plain.factor(95, 1000)
+    assert cooled.factor(500, 120) == 0 and cooled.factor(110, None) == plain.factor(110, None)
 
 
 def test_the_decay_waits_until_the_steps_are_known() -> None:
@@ -74,7 +77,8 @@ def test_the_decay_waits_until_the_steps_are_known() -> None:
         ({"decay": "steps", "drops": (0.6, 1.5)}, r"drops=1\.5"),
         ({"drops": (0.5,)}, r"drops=\(0\.5,\) has no effect"),
         ({"decay": "constant", "warmup_counts": True}, "warmup_counts=True"),
-        ({"cooldown_fraction": 0.2}, r"cooldown_fraction=0\.2"),
+        ({"cooldown_steps": 2}, "cooldown_steps=2 has no effect on cosine decay; it is for decay="),
+        ({"decay": "constant", "cooldown_steps": 0}, "cooldown_steps=0 must be at least 1"),
         ({"decay": "rsqrt", "final_factor": 0.2}, r"final_factor=0\.2"),
         ({"rsqrt_steps": 0}, "rsqrt_steps=0"),
     ],

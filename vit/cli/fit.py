@@ -26,15 +26,15 @@ short names:
 more options:
   --run_dir DIR          directory to write to; a run in it is resumed
   --resume never|PATH    start a new run, or resume that run or checkpoint (also --ckpt_path PATH)
+  --cooldown N           lower a constant rate to 0 over the last N steps; with --resume RUN and
+                         another --run_dir, over N steps more than RUN has taken
   --patience N           stop after N validations without a better score
   --save_every N         seconds between saves of last.ckpt
   --json                 print the summary of the finished run as JSON
   --print_config         print the whole configuration and exit
   --data.global_batch N  images per step of all processes; batch size and accumulation follow
-  --data.sampling.balanced true
-                         draw rare classes as often as common ones
-  --data.loading.on_error skip
-                         skip unreadable images and count them, instead of stopping
+  --data.sampling.balanced true  draw rare classes as often as common ones
+  --data.loading.on_error skip   skip unreadable images and count them, instead of stopping
   --data.labels tree     make nested folders, or paths in a CSV, a tree of classes
   --model.loss.function my_parts.loss
                          your own loss function; --data.augment.extra takes an augmentation

@@ -30,7 +30,6 @@ from vit.data.settings import (
     Reading,
     Sampling,
     Splitting,
-    is_tree,
 )
 from vit.data.sources import ImageSet, Mixed, Mixture, SplitName, Splits
 from vit.data.trained_on import Known
@@ -38,6 +37,7 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.facts import Facts
 from vit.preprocessing import Preprocess, Size, picture
+from vit.tables import resolve, rows
 
 
 class ImageData(LightningDataModule):
@@ -58,6 +58,8 @@ class ImageData(LightningDataModule):
             or RGB of 8 bits, into which all images are turned.
         image_size: Pixels the model sees, one side or (height, width). Default: that of the
             pretrained weights, or 224.
+        sizes: Smaller sizes that training begins with, up to three, such as [128, 176]: these and
+            image_size, which is last, have equal shares of the steps.
         batch_size: Images in a batch of one process. Default: what global_batch leaves for each
             process, or 64. auto: the largest that fits, chosen by `vit fit` before the first step.
         global_batch: Images per step of the optimizer, of all processes together. Gradients are
@@ -87,6 +89,7 @@ class ImageData(LightningDataModule):
     """Training shows each image in so many crops, which come again; None: all differ."""
     consumed_samples = 0
     _splits: Splits | None = None
+    _datasets: dict[tuple[str, bool], ImageDataset]
     skip_option = "--data.loading.on_error skip"
 
     def __init__(
@@ -97,6 +100,7 @@ class ImageData(LightningDataModule):
         data_dir: str | None = None,
         channels: int | None = None,
         image_size: int | Size | None = None,
+        sizes: list[int | Size] | None = None,
         batch_size: BatchSize = None,
         global_batch: int | None = None,
         augment: TrainTransform = TrainTransform(),
@@ -119,15 +123,14 @@ class ImageData(LightningDataModule):
         self.channels, self.shuffle, self.global_batch = channels, shuffle, global_batch
         self.seed: int = (splits.seed or 0) if seed is None else seed
         splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
-        self.tree, arrays = is_tree(labels), channels is not None
+        self.tree, arrays = labels == "tree", channels is not None
         self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
         size = 224 if image_size is None else image_size
         self.image_size: Size = (size, size) if isinstance(size, int) else size
         self._preprocess = None if channels is not None else inputs.preprocess(self.image_size)
         augment.check(self.image_size, channels)
         self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
-        self.pseudo = pseudo if pseudo and pseudo.ratio else None
-        self._datasets: dict[tuple[str, bool], ImageDataset] = {}
+        self.pseudo, self.sizes, self._datasets = pseudo, sizes, {}
         check_source(dataset, images or root)
 
     @classmethod
@@ -216,8 +219,7 @@ class ImageData(LightningDataModule):
         if self._preprocess is None:
             assert self.channels is not None
             remedy = None if self.loading.on_error == "skip" else self.remedy
-            train = self.splits.train
-            inputs = opener().complete(self.inputs, train, self.channels, remedy)
+            inputs = opener().complete(self.inputs, self.splits.train, self.channels, remedy)
             self._preprocess = inputs.preprocess(self.image_size, self.channels)
         return self._preprocess
 
@@ -279,7 +281,7 @@ class ImageData(LightningDataModule):
     @cached_property
     def mixture(self) -> Mixed | None:
         """Train and the images that are learned beside it, if there are any."""
-        return self.pseudo.mixed(self.splits) if self.pseudo else None
+        return self.pseudo.mixed(self.splits) if self.pseudo and self.pseudo.ratio else None
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -318,6 +320,9 @@ class ImageData(LightningDataModule):
             others=self.mixture and self.mixture.others,
         )
         dataset = self._image_dataset("train", training=True)
+        for name, row in rows("feeds").items():
+            if getattr(self, name):
+                dataset, sampler = resolve(row)(self, dataset, sampler)
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
 
     def val_dataloader(self) -> DataLoader[Sample | None] | list[Batch]:

@@ -139,10 +139,8 @@ class TrainBatchSampler(Sampler[list[Key]]):
                 epoch += 1
                 order, copies = self.order(epoch)
             step, part = divmod(batch % len(self), self.accumulated)
-            mine = indices_in_step(
-                self.batch_size, self.rank, self.world_size, self.accumulated, part
-            )
-            mine = torch.tensor(mine) + step * self.global_batch
+            process = self.batch_size, self.rank, self.world_size, self.accumulated
+            mine = torch.tensor(indices_in_step(*process, part)) + step * self.global_batch
             pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
             if self.crops is None:
                 yield [(epoch, index, copy) for index, copy in pairs]

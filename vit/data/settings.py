@@ -16,12 +16,6 @@ Labels = Literal["plain", "tree"]
 """Names of classes are plain, or paths in a tree."""
 
 
-def is_tree(labels: Labels) -> bool:
-    """True for `tree`. UserError for an unknown word."""
-    check_choice("labels", labels, get_args(Labels))
-    return labels == "tree"
-
-
 @dataclass(frozen=True, kw_only=True)
 class InputFormat:
     """Preprocessing of evaluation images, and the normalisation of all.

@@ -71,7 +71,10 @@ class RunDirectory:
                 os.environ[HANDED_DOWN] = json.dumps(decision)
                 stack.callback(os.environ.pop, HANDED_DOWN, None)
             places = {k: Path(decision.pop(k)) for k in ("folder", "checkpoint") if k in decision}
-            yield cls(**places, **decision, saved=saved)
+            run = cls(**places, **decision, saved=saved)
+            if run.checkpoint and not run.checkpoint.resolve().is_relative_to(run.folder.resolve()):
+                options.cool_down_from(run.step or 0)
+            yield run
 
     def begin(self, options: Options, *_: object) -> None:
         """Writes config.yaml and model/trained_on, and marks an earlier summary as unfinished."""

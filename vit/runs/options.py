@@ -208,6 +208,16 @@ class Options:
         names = ("model.pretrained", f"model.{TEACHER}")
         return {n: identity(path) for n in names if (path := self.config.get(n)) is not None}
 
+    def cool_down_from(self, step: int) -> None:
+        """Makes a typed --cooldown all that follows `step`, unless a limit is typed."""
+        limits, steps = {"trainer.max_epochs", "trainer.max_steps"}, "model.schedule.cooldown_steps"
+        if steps in self.words.typed and not limits & self.words.typed.keys():
+            total: int = step + self.config[steps]
+            for place in (self.config, self._built):
+                place.trainer.max_steps, place.trainer.max_epochs = total, -1
+                place.model.schedule.length = None
+            say(f"cooldown: from step {step:,} to {total:,}")
+
     def continuing(self, folder: Path) -> str:
         """A sentence with the command that continues the run in `folder`."""
         return f"vit fit --run_dir {shlex.quote(str(folder))} continues it"

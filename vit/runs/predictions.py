@@ -63,10 +63,6 @@ class Predictions:
             return self.labels[np.arange(len(self)), first] > 0
         return self.labels == first
 
-    def accuracy_above(self) -> list[float]:
-        """Share of images whose most probable node is right, of each level above the classes."""
-        return [] if self.level_hits is None else self.level_hits.mean(0)[:-1].tolist()
-
     def probabilities(self) -> np.ndarray:
         """(n, k) in class order, of multi-label data."""
         table = np.empty_like(self.top_probabilities)

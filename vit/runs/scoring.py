@@ -131,8 +131,9 @@ def score(
     if predictions is None:
         note(f"none of the images of {split} could be read: the split is not scored")
         return {}, None
-    for level, share in enumerate(predictions.accuracy_above(), start=1):
-        metrics[f"{split}/acc1_level{level}"] = share
+    if predictions.level_hits is not None:
+        for level, hits in enumerate(predictions.level_hits.T[:-1], start=1):  # above the classes
+            metrics[f"{split}/acc1_level{level}"] = float(hits.mean())
     return finite(metrics), predictions
 
 

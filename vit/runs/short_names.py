@@ -20,19 +20,18 @@ SHORT = {
     "pretrained": "model.pretrained",
     "arch": "model.name",
     "lr": "model.optimizer.lr",
-    "epochs": "trainer.max_epochs",
-    "steps": "trainer.max_steps",
+    "epochs": "trainer.max_epochs trainer.max_steps",
+    "steps": "trainer.max_steps trainer.max_epochs",
+    "cooldown": "model.schedule.cooldown_steps",
     "batch_size": "data.batch_size",
     "image_size": "data.image_size",
     "devices": "trainer.devices",
     "seed": "seed_everything",
     "ckpt_path": "resume",
 }
-"""Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
+"""Short name -> option, and a limit that it switches off. `data` may also be a data set's name."""
 NUMBERS = {"lr": 1e-3, "epochs": 10, "steps": 999, "batch_size": 32, "image_size": 224, "seed": 0}
-"""Short name of a number -> an example of its type."""
-OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
-"""The limit that a short one switches off."""
+"""Short name of a number -> an example."""
 PART = "model.architecture.variant."
 """Begins the options of parts, which become one: the parser keeps the last of several."""
 FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
@@ -173,24 +172,17 @@ def _long(option: str, value: str) -> list[tuple[str, str]]:
         if root is None:
             return [("data.dataset", name), ("data.root", "null")]
         return [("data.root", root)]
-    if row := rows("short_names").get(option):
-        row, *limits = row.split()
-        field, _, argument = row.partition(":")
-        kind, _, name = argument.rpartition(".")
-        filled = [(field, kind), (f"{field}.init_args.{name}", value)]
-        filled += [(limit, "-1") for limit in limits]
-        return [(field, "null")] if value == "null" else filled
-    if option in NUMBERS and f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
-        _check_number(option, value)
-    if option in OTHER_LIMIT and value.startswith("-"):
+    if option in NUMBERS and isinstance(load_yaml(value, f"--{option}"), str | bool):
+        if f"{SHORT[option]}={value}" not in rows("values"):  # such as auto
+            example = f"--{option} {NUMBERS[option]}"
+            raise UserError(f"--{option} {value} is not a number; type {example}")
+    row = (SHORT | rows("short_names")).get("" if option == "data" else option)
+    row, *limits = [option] if row is None else row.split()
+    if limits and value.startswith("-"):
         raise UserError(f"--{option} {value} must be at least 1")
-    other = [(OTHER_LIMIT[option], "-1")] if option in OTHER_LIMIT else []
-    return [("data" if option == "data" else SHORT.get(option, option), value), *other]
-
-
-def _check_number(option: str, value: str) -> None:
-    """UserError for a text, and for a fraction in place of a whole number."""
-    number, fraction = load_yaml(value, f"--{option}"), isinstance(NUMBERS[option], float)
-    if isinstance(number, str | bool) or (isinstance(number, float) and not fraction):
-        kind = "a number" if fraction else "a whole number"
-        raise UserError(f"--{option} {value} is not {kind}; type --{option} {NUMBERS[option]}")
+    field, _, argument = row.partition(":")
+    kind, _, name = argument.rpartition(".")
+    others = [(limit, "-1") for limit in limits if not argument or value != "null"]
+    if argument and value != "null":
+        return [(field, kind), (f"{field}.init_args.{name}", value), *others]
+    return [(field, value), *others]

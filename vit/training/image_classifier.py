@@ -17,11 +17,11 @@ from vit.facts import Facts
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.synonyms import keywords
-from vit.training.counted_data import Batch, counting_data
+from vit.training.counted_data import Batch
 from vit.training.learning import Adaptation, Learning, begin
 from vit.training.losses import Loss
 from vit.training.metrics import EvaluationMetrics, metrics_for
-from vit.training.mixing import Mixing, check_pairs
+from vit.training.mixing import Mixing
 from vit.training.network_training import (
     NetworkTraining,
     Recorded,
@@ -132,12 +132,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         self.loss.check_sampling(self.trainer)
         if self.loss.teacher is not None:
             self.taught = self.loss.teacher.prepare(self.model, self.facts)
-
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
-        if self.mixing and (data := counting_data(self.trainer)) is not None:
-            batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
-            check_pairs(data.batch_size, data.batch_size * batches)
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         super().train(mode)

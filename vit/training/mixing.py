@@ -50,12 +50,18 @@ class Mixing:
         draws: StepDraws | None = None,
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
         """Mixed images and targets. `labels` are indices `b` or distributions `b k`; without
-        `draws`, the seed comes from torch's CPU generator.
+        `draws`, the seed comes from torch's CPU generator. UserError for partners in batches of
+        different processes.
         """
         targets = F.one_hot(labels, num_classes) if labels.dim() == 1 else labels
         targets = targets.to(torch.float32)
         b, _, height, width = images.shape
         draws = draws or batch_draws(b)
+        if b % 2 and b != draws.global_batch:
+            raise UserError(
+                f"with mixup or cutmix, data.batch_size={b} must be even, as a step of "
+                f"{draws.global_batch} images has several batches; choose an even --data.batch_size"
+            )
         if self.mixup > 0:
             keep = draws.beta("mixup", self.mixup)
         else:
@@ -68,12 +74,3 @@ class Mixing:
         partners = torch.arange(b).roll(b // 2).to(images.device)
         mixed = images.lerp(images[partners], weight)
         return mixed, targets.lerp(targets[partners], (1 - keep).to(targets)[:, None])
-
-
-def check_pairs(batch_size: int, global_batch: int) -> None:
-    """UserError if partners would be in batches of different processes."""
-    if batch_size % 2 and batch_size != global_batch:
-        raise UserError(
-            f"with mixup or cutmix, data.batch_size={batch_size} must be even, as a step of "
-            f"{global_batch} images has several batches; choose an even --data.batch_size"
-        )

@@ -21,7 +21,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
+from vit.errors import MESSAGE, NOT_NEGATIVE, Range, UserError, check_range, shorten
 from vit.facts import Facts
 from vit.models.units import sharded_units
 from vit.models.zoo import Model
@@ -236,27 +236,32 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def on_train_batch_end(self, *_: object, **__: object) -> None:
         self.draws = None
         set_depth(self.model, None)
+        if self.schedule.cooldown_steps and 0 < self.trainer.max_steps <= self.trainer.global_step:
+            self.trainer.should_stop = True  # with a validation, which max_steps alone leaves out
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
-        optimizer = self.make_optimizer()
-        if schedule.needs_budget and step_budget(trainer) is None and schedule.length is None:
+        optimizer, total = self.make_optimizer(), step_budget(trainer)
+        if schedule.cooldown_steps is not None and total is not None:
+            whole = Range(f"at most the {total:,} steps of the run", lambda steps: steps <= total)
+            check_range("cooldown_steps", schedule.cooldown_steps, whole)
+        if schedule.needs_budget and total is None and schedule.length is None:
             raise UserError(
                 f"the {schedule.decay} schedule needs to know how long the run is: set --epochs, "
                 "--steps or --budget; a run with --trainer.max_time alone needs --budget"
             )
-        epoch = steps_per_epoch(trainer) if schedule.needs_epochs else None
-
-        def factor(step: int) -> float:
-            return schedule.factor(step, step_budget(trainer), epoch)
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_factor)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def rate_factor(self, step: int) -> float:
+        """The schedule's factor at an optimizer step, by the length of the run as it is now."""
+        epoch = steps_per_epoch(self.trainer) if self.schedule.needs_epochs else None
+        return self.schedule.factor(step, step_budget(self.trainer), epoch)
 
     def make_optimizer(self) -> Any:
         """The optimizer over named groups, without its schedule."""
@@ -335,8 +340,16 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         }
 
     def on_load_checkpoint(self, checkpoint: Contents) -> None:
-        """UserError if training would take averaged weights for its own."""
+        """UserError if training would take averaged weights for its own, or a cooled rate."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
+        if fitting and self.schedule.cooldown_steps and self.schedule.length is None:
+            rates = checkpoint["lr_schedulers"][0]
+            factor = self.rate_factor(step := rates["last_epoch"])
+            if rates["_last_lr"] != [rate * factor for rate in rates["base_lrs"]]:
+                raise UserError(
+                    f"the checkpoint's learning rate has decayed by step {step:,}: a cooldown goes "
+                    "on from a run with decay=constant or rsqrt, before another cooldown"
+                )
         if fitting and "current_model_state" in checkpoint and not averages(self.trainer):
             raise UserError(
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "

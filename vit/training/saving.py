@@ -115,13 +115,7 @@ class LastCheckpoint(Checkpoint):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        epochs, steps = trainer.max_epochs, trainer.max_steps
-        ends = (
-            trainer.should_stop
-            or (epochs is not None and 0 < epochs <= trainer.current_epoch + 1)
-            or 0 < steps <= trainer.global_step
-        )
-        if ends or self._waited(trainer, self.epoch_seconds):
+        if trainer.fit_loop.done or self._waited(trainer, self.epoch_seconds):
             self._save(trainer)
 
     def on_exception(

@@ -13,8 +13,10 @@ RANGES = {
     "warmup_start": SHARE,
     "final_factor": SHARE,
     "rsqrt_steps": AT_LEAST_ONE,
-    "cooldown_fraction": SHARE,
+    "cooldown_steps": AT_LEAST_ONE,
 }
+SHAPED = ("cosine", "linear", "steps")
+"""Decays whose every step depends on the length of the run."""
 
 
 @dataclass(kw_only=True)
@@ -26,7 +28,7 @@ class Schedule:
     rsqrt is 1 / sqrt(1 + steps after the warm-up / rsqrt_steps) (arXiv:2106.04560; big_vision),
     steps divides by 10 at each of `drops`."""
     warmup_steps: int = 0
-    """Optimizer steps that rise linearly; at most half of a step budget."""
+    """Optimizer steps that rise linearly; with cosine, linear and steps at most half of the run."""
     warmup_epochs: float = 0.0
     """The same in epochs, for the sources that count so (DeiT, torchvision); give one of the
     two."""
@@ -44,16 +46,16 @@ class Schedule:
     """Shares of the budget after which decay=steps divides by 10: (0.3, 0.6, 0.9)."""
     rsqrt_steps: int = 10_000
     """Time scale of rsqrt in optimizer steps."""
-    cooldown_fraction: float = 0.0
-    """Share in [0, 1] of the budget after the warm-up, at its end, over which constant or rsqrt
-    falls linearly to 0."""
+    cooldown_steps: int | None = None
+    """Last steps of the run (`--cooldown N`), over which constant or rsqrt falls linearly to 0; the
+    steps before do not depend on the run's length (warm-up, stable, decay: arXiv:2405.18392)."""
     length: Length | None = None
     """Settles the steps of the run: vit.Budget (`--budget 20m`)."""
 
     def __post_init__(self) -> None:
         for name, allowed in RANGES.items():
             value = getattr(self, name)
-            if value is not None or name != "warmup_start":
+            if value is not None or name not in ("warmup_start", "cooldown_steps"):
                 check_range(name, value, allowed)
         for share in self.drops:
             check_range("drops", share, SHARE)
@@ -65,18 +67,19 @@ class Schedule:
         if self.decay == "steps" and not self.drops:
             raise UserError("decay=steps needs drops, shares of the budget as in (0.3, 0.6, 0.9)")
         used = {
-            "final_factor": self.decay in ("cosine", "linear"),
-            "cooldown_fraction": self.decay in ("constant", "rsqrt"),
-            "drops": self.decay == "steps",
-            "warmup_counts": self.needs_budget,
+            "final_factor": ("cosine", "linear"),
+            "cooldown_steps": ("constant", "rsqrt"),
+            "drops": ("steps",),
+            "warmup_counts": SHAPED,
         }
-        for name, is_used in used.items():
-            if getattr(self, name) and not is_used:
-                raise UserError(f"{name}={getattr(self, name)} has no effect on {self.decay} decay")
+        for name, decays in used.items():
+            if (value := getattr(self, name)) and self.decay not in decays:
+                remedy = f"it is for decay={' or '.join(decays)}"
+                raise UserError(f"{name}={value} has no effect on {self.decay} decay; {remedy}")
 
     @property
     def needs_budget(self) -> bool:
-        return self.decay in ("cosine", "linear", "steps") or self.cooldown_fraction > 0
+        return self.decay in SHAPED or self.cooldown_steps is not None
 
     @property
     def needs_epochs(self) -> bool:
@@ -97,16 +100,20 @@ class Schedule:
             warmup = warmup or round(self.warmup_epochs * steps_per_epoch)
             if self.per_epoch:
                 step -= step % steps_per_epoch
-        if total_steps is not None:
+        if total_steps is not None and self.decay in SHAPED:
             warmup = min(warmup, total_steps // 2)
         if step < warmup:
             start = 1 / (warmup + 1) if self.warmup_start is None else self.warmup_start
-            return start + (1 - start) * step / warmup
-        used = 0.0
-        if total_steps is not None:
-            before = 0 if self.warmup_counts else warmup
-            used = (step - before) / max(total_steps - before, 1)
-        return self._decayed(min(used, 1.0), step - warmup)
+            factor = start + (1 - start) * step / warmup
+        else:
+            used = 0.0
+            if total_steps is not None:
+                before = 0 if self.warmup_counts else warmup
+                used = (step - before) / max(total_steps - before, 1)
+            factor = self._decayed(min(used, 1.0), step - warmup)
+        if self.cooldown_steps is not None and total_steps is not None:
+            factor *= min(max(total_steps - step, 0) / self.cooldown_steps, 1.0)
+        return factor
 
     def _decayed(self, used: float, steps: int) -> float:
         """The factor after `steps` steps behind the warm-up and the share `used` of the budget."""
@@ -117,7 +124,4 @@ class Schedule:
             return self.final_factor + span * (1 - used)
         if self.decay == "steps":
             return 0.1 ** sum(used > share for share in self.drops)
-        factor = 1 / math.sqrt(1 + steps / self.rsqrt_steps) if self.decay == "rsqrt" else 1.0
-        if self.cooldown_fraction:
-            factor *= min((1 - used) / self.cooldown_fraction, 1.0)
-        return factor
+        return 1 / math.sqrt(1 + steps / self.rsqrt_steps) if self.decay == "rsqrt" else 1.0
