@@ -175,6 +175,7 @@ def test_num_workers_are_taken_or_chosen(photos):
         ({"num_workers": -1}, r"num_workers=-1 must be at least 0"),
         ({"image_size": 0}, "image_size"),
         ({"cache": "ram"}, "cache='ram' is unknown; choose auto | none"),
+        ({"labels": "trees"}, "labels='trees' is unknown; choose plain | tree"),
         (
             {"image_size": 32, "augment": TrainTransform(crop="resize_random", resize_size=24)},
             "resize_size=24 is smaller than image_size",

@@ -20,7 +20,7 @@ from vit.data.decode import opener
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
 from vit.data.memory import in_memory
-from vit.data.sampler import TrainBatchSampler, balancing, check_order, evaluated, order_of
+from vit.data.sampler import TrainBatchSampler, balancing, check_words, evaluated, order_of
 from vit.data.settings import (
     Columns,
     InputFormat,
@@ -117,7 +117,7 @@ class ImageData(LightningDataModule):
         images: object = None,
     ) -> None:
         super().__init__()
-        check_order(shuffle, balanced=sampling.balanced)
+        check_words(labels, shuffle, balanced=sampling.balanced)
         self.dataset, self.root, self.data_dir, self.images = dataset, root, data_dir, images
         self.inputs, self.augment, self.sampling, self.loading = inputs, augment, sampling, loading
         self.channels, self.shuffle, self.global_batch = channels, shuffle, global_batch

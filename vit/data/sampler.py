@@ -5,7 +5,7 @@ So one integer in a checkpoint is all the state that the order has.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from vit.data.batches import batches_per_epoch, labelled_part
+from vit.data.settings import Labels
 from vit.data.sources import ImageSet
 from vit.errors import UserError
 from vit.preprocessing import check_choice
@@ -41,8 +42,9 @@ class Progress(Protocol):
     consumed_samples: int
 
 
-def check_order(shuffle: str, *, balanced: bool) -> None:
-    """Raises UserError for an unknown order, and for one of balanced draws."""
+def check_words(labels: str, shuffle: str, *, balanced: bool) -> None:
+    """Raises UserError for an unknown word, and for an order of balanced draws."""
+    check_choice("labels", labels, get_args(Labels))
     check_choice("shuffle", shuffle, ("images", *rows("orders")))
     if shuffle != "images" and balanced:
         raise UserError(f"data.shuffle={shuffle} and data.sampling.balanced exclude each other")
