@@ -199,7 +199,7 @@ def _held_out(
         if "score" in checkpoint or "val_losses" in checkpoint.get("by_size", {}):
             where += ", which also chose the weights"
         return _outputs_of_val(trainer, model, data), where
-    where = "training images, each by weights that were fitted without it"
+    where = f"training images, each by {model.held_out_by} that was fitted without it"
     return trainer.strategy.broadcast([*model.held_out]), where
 
 

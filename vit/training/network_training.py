@@ -125,7 +125,9 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Class names in the order of the outputs."""
     adaptation: Adaptation | None = None
     held_out: Sequence[tuple[Tensor, Tensor]] = ()
-    """Without val: logits and labels of images, each by weights that were fitted without it."""
+    """Without val: logits and labels of training images, each by what was fitted without it."""
+    held_out_by = "a head"
+    """Name of what was fitted."""
     model: Network
     load_report: LoadReport | None
     val_metrics: Scores

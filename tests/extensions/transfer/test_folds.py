@@ -159,7 +159,7 @@ def test_the_temperature_is_the_minimum_over_the_outputs(finished: Path) -> None
     assert extra(finished / "run")["temperature"] == pytest.approx(best, rel=1e-3)
     measured = read_summary(finished / "run")["confidence"]
     assert measured["images"] == 27 and measured["temperature"] == pytest.approx(best, rel=1e-3)
-    assert "each by weights that were fitted without it" in measured["measured_on"]
+    assert "each by a network that was fitted without it" in measured["measured_on"]
 
 
 def test_thresholds_have_the_best_f1_over_the_outputs(finished: Path) -> None:

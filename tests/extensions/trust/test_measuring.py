@@ -82,7 +82,7 @@ def test_a_probe_without_val_is_measured_on_images_out_of_the_fit(vit: Vit, phot
     done = vit("fit", "-c", "probe", "--data.root", photos, *options, "--run_dir=run")
     assert done.status == 0, done.err
     images = json.loads(Path("run/summary.json").read_text())["images"]["train"]
-    where = f"{images} training images, each by weights that were fitted without it"
+    where = f"{images} training images, each by a head that was fitted without it"
     assert f"fitted to {where}" in done.err
     assert extra("run")["temperature"] > 0
     tuned = vit(

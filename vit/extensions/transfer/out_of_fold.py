@@ -85,6 +85,7 @@ class OutOfFold(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, ImageClassifier)
+        pl_module.held_out_by = "a network"
         if trainer.is_global_zero:
             kind = {"multilabel": pl_module.multilabel}
             pair = read_outputs(self.file, pl_module.classes or [], **kind)
