@@ -73,7 +73,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "evaluation": {"backbones", "formats", "multilabel", "reports", "serving", "sources"},
     "datacheck": {"evaluation", "formats", "reports", "serving", "sources", "transfer"},
     "trust": {"reports"},
-    "transfer": {"answers", "evaluation", "licences", "serving", "sources"},
+    "transfer": {"answers", "evaluation", "licences", "multilabel", "serving", "sources"},
     "licences": {"formats"},
     "serving": {"backbones", "compute", "formats", "licences", "reports"},
     "answers": {"serving"},

@@ -168,17 +168,6 @@ def fit_head(
     return FittedHead(weight, fit.bias - weight @ mean, held_out, least)
 
 
-def whole_folds(groups: Tensor, folds: int) -> Tensor:
-    """The fold of each image, int64 `n`: its group's, which is the fold with the fewest images when
-    groups `n` are dealt out from the largest on."""
-    _, numbers, counts = groups.unique(return_inverse=True, return_counts=True)
-    sizes, fold_of = [0] * folds, torch.zeros_like(counts)
-    for group in counts.argsort(descending=True, stable=True).tolist():
-        fold_of[group] = fold = sizes.index(min(sizes))
-        sizes[fold] += int(counts[group])
-    return fold_of[numbers]
-
-
 def held_out_logits(
     z: Tensor,
     labels: Tensor,
@@ -198,7 +187,11 @@ def held_out_logits(
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     fold_of, logits = torch.arange(len(z)) % folds, z.new_empty(len(z), num_classes)
     if groups is not None:
-        fold_of = whole_folds(groups, folds)[order]
+        from sklearn.model_selection import GroupKFold  # slow to import
+
+        parts = GroupKFold(folds).split(z, groups=groups[order].numpy())
+        for fold, (_, out) in enumerate(parts):
+            fold_of[out] = fold
     for fold in range(folds):
         out, rest = order[fold_of == fold], order[fold_of != fold][:most].sort().values
         rows = None if fixed is None else fixed[rest]

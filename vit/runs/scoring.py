@@ -31,7 +31,6 @@ from vit.label_tree import LabelTree
 from vit.runs.predictions import Predictions
 from vit.runs.records import Record
 from vit.runs.trainer import Module, callbacks_of
-from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.counted_data import logits_of
 from vit.training.parts import from_all_processes
 from vit.weights.sealed import write_sealed
@@ -201,13 +200,8 @@ def _held_out(
         if "score" in checkpoint or "val_losses" in checkpoint.get("by_size", {}):
             where += ", which also chose the weights"
         return _outputs_of_val(trainer, model, data), where
-    start = model.load_report
-    # Weights that name one of the classes may have been trained on these very images.
-    unseen = start is not None and start.reinitialised and not start.known_rows
-    probes = [c for c in callbacks_of(trainer) if isinstance(c, LinearProbe) and c.alone and unseen]
-    pairs = [pair for probe in probes for pair in probe.held_out]
-    where = "training images, each by a head that was fitted without it"
-    return trainer.strategy.broadcast(pairs), where
+    where = f"training images, each by {model.held_out_by} that was fitted without it"
+    return trainer.strategy.broadcast([*model.held_out]), where
 
 
 def _outputs_of_val(trainer: Trainer, model: Module, data: ImageData) -> list[Pair]:

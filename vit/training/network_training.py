@@ -1,7 +1,7 @@
 """Base LightningModule: network, optimizer, schedule, logs, contents of checkpoints."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Generic, Self, TypeVar
 
@@ -124,6 +124,10 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     classes: list[str] | None = None
     """Class names in the order of the outputs."""
     adaptation: Adaptation | None = None
+    held_out: Sequence[tuple[Tensor, Tensor]] = ()
+    """Without val: logits and labels of training images, each by what was fitted without it."""
+    held_out_by = "a head"
+    """Name of what was fitted."""
     model: Network
     load_report: LoadReport | None
     val_metrics: Scores

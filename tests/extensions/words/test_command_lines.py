@@ -21,7 +21,7 @@ from vit.runs.short_names import SHORT
 
 __all__ = ["vit"]
 
-IN_FIT = [row for row in words() if "fit" in row.commands.split() and row.ours]
+IN_FIT = [row for row in words() if "fit" in row.commands.split() and row.ours[:1] == "-"]
 SHOWN = sorted(
     {
         row.ours.replace("{}", row.example)

@@ -15,7 +15,6 @@ from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score
 
 from vit.console import say
 from vit.extensions.multilabel.average_precision import MeanAveragePrecision
-from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.counted_data import counting_data, logits_of
 from vit.training.losses import Loss
 from vit.training.metrics import EvaluationMetrics
@@ -95,8 +94,7 @@ class ChooseThresholds(Callback):
         if pl_module.test_metrics.thresholds is not None or data is None:
             return
         if data.splits.val is None or trainer.limit_val_batches == 0:
-            probes = [c for c in trainer.callbacks if isinstance(c, LinearProbe) and c.alone]  # pyright: ignore
-            outputs = [pair for probe in probes for pair in probe.held_out]
+            outputs = pl_module.held_out
             if data.splits.val is not None or not trainer.strategy.broadcast(bool(outputs)):
                 say("thresholds: 0.5 for every class, as no validation images could choose them")
                 return

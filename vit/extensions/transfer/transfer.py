@@ -5,9 +5,7 @@ cut another test, the images are listed in two files: search.csv (train, val, te
 in which val is part of train.
 """
 
-import csv
 import gc
-import io
 import json
 import os
 import re
@@ -21,11 +19,11 @@ from typing import Any
 import torch.distributed as dist
 
 from vit.console import note, say
-from vit.data.manifest import SEPARATOR
 from vit.data.sources import PathList, Splits
 from vit.errors import UserError
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import protocols
+from vit.extensions.transfer.image_lists import listed_images, reading_options
 from vit.extensions.transfer.protocols import Protocol
 from vit.extensions.transfer.transfer_table import VTAB, Row, Trial, to_json, to_markdown
 from vit.extensions.transfer.vtab import task_folders
@@ -232,7 +230,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
-        search, final = ([f"--data.root={folder / file}", *_columns(splits)] for file in lists)
+        search, final = (reading_options(splits, folder / file) for file in lists)
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
@@ -251,15 +249,6 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     )
 
 
-def _columns(splits: Splits) -> list[str]:
-    """The options that read a list of `_listed`."""
-    options = ["--data.splits.val_fraction=0"]
-    options += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
-    options += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
-    options += ["--data.columns.group=group"] if splits.train.groups is not None else []
-    return options
-
-
 def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:
     """The data set as it stands in the table before any run."""
     held, notes = len(splits.val or ()), list(splits.notes)
@@ -273,24 +262,8 @@ def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:
 
 def _listed(splits: Splits, val: str) -> str:
     """A CSV of the images for `vit fit`; `val` is the split of those in val."""
-    lost = [name for name in splits.classes if SEPARATOR in name or name != name.strip()]
-    if lost:
-        raise UserError(f"class names with {SEPARATOR!r} or outer blanks cannot be listed: {lost}")
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    grouped = splits.train.groups is not None
-    writer.writerow(["path", "label", "split", *(["group"] if grouped else [])])
-    for split, images in splits.present().items():
-        # Data sets in memory have fixed test images, and those of the catalog have no val.
-        if not isinstance(images.items, PathList):
-            raise UserError("`vit transfer` lists files, and the images are in shards; unpack them")
-        groups = [[name] for name in images.groups or ()] or [[]] * len(images)
-        for path, label, group in zip(images.items, images.labels, groups, strict=True):
-            numbers = label.nonzero()[0] if splits.multilabel else [label]
-            listed = val if split == "val" else split
-            labels = SEPARATOR.join(splits.classes[i] for i in numbers)
-            writer.writerow([path, labels, listed, *group])
-    return file.getvalue()
+    sizes = ((val if name == "val" else name, len(s)) for name, s in splits.present().items())
+    return listed_images(splits, {"split": [name for name, size in sizes for _ in range(size)]})
 
 
 def check_free(command: str, args: list[str], taken: Iterable[str]) -> None:
@@ -300,15 +273,16 @@ def check_free(command: str, args: list[str], taken: Iterable[str]) -> None:
             raise UserError(f"{option}: `vit {command}` sets it for each run; remove it")
 
 
-def check_plan(path: Path, plan: dict[str, object]) -> None:
-    """Writes the plan, or compares it: UserError if `path` was written for other runs."""
+def check_plan(path: Path, plan: dict[str, object], option: str = "--out") -> None:
+    """Writes the plan, or compares it: UserError if `path` was written for other runs, in the
+    folder of this option."""
     if not path.is_file():
         write_json(path, plan)
     before, now = read_json(path), json.loads(json.dumps(plan))
     if changed := differences(before, now):
         raise UserError(
             f"{path.parent} was started with other options, weights or images: {listed(changed)}; "
-            "choose another --out, or give the same"
+            f"choose another {option}, or give the same"
         )
 
 
@@ -327,13 +301,13 @@ def _run(arguments: list[str], folder: Path) -> str | None:
     return None
 
 
-def train(arguments: list[str]) -> None:
-    """`vit fit ARGUMENTS`: trains, resumes, or reuses a run."""
+def train(arguments: list[str]) -> str:
+    """`vit fit ARGUMENTS`: trains, resumes, or reuses a run; returns what to say at the end."""
     gc.collect()  # the model of the run before
     typed, environment = sys.argv, dict(os.environ)
     sys.argv = [typed[0], "fit", *arguments]  # what Lightning repeats for other processes
     try:
-        fit(Options(arguments))
+        return fit(Options(arguments))[1]
     finally:
         sys.argv = typed
         os.environ.clear()  # ranks and ports of the run

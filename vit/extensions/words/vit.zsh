@@ -22,6 +22,7 @@ _shtab_vit_commands() {
     export:'write a model for ONNX Runtime, OpenVINO or torch.export'
     fewshot:'evaluate frozen features with a few images per class'
     fit:'train or fine-tune a model by a recipe'
+    folds:'cross-validate, then train on all images'
     imagenet:'evaluate a model on ImageNet val, ReaL, V2, A and R'
     inspect:'draw attention, rollout, Grad-CAM and filters of a model'
     knn:'evaluate frozen features by nearest neighbours'
@@ -435,6 +436,16 @@ _shtab_vit_fit_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_vit_fit_defaults_added=0
+
+_shtab_vit_folds_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--folds[folds, and runs beside the final one (default\: 5)]:N:"
+  {--run_dir,--run-dir}"[directory of the final run, and of those of the folds]:RUN:_vit_run"
+  "--json[print the scores as JSON]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_vit_folds_defaults_added=0
 
 _shtab_vit_imagenet_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -961,6 +972,7 @@ _shtab_vit() {
         export) _arguments -C -s $_shtab_vit_export_options ;;
         fewshot) _arguments -C -s $_shtab_vit_fewshot_options ;;
         fit) _arguments -C -s $_shtab_vit_fit_options ;;
+        folds) _arguments -C -s $_shtab_vit_folds_options ;;
         imagenet) _arguments -C -s $_shtab_vit_imagenet_options ;;
         inspect) _arguments -C -s $_shtab_vit_inspect_options ;;
         knn) _arguments -C -s $_shtab_vit_knn_options ;;

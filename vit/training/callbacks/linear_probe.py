@@ -48,9 +48,6 @@ class LinearProbe(Callback):
 
     def __init__(self, alone: bool = False) -> None:
         self.alone = alone
-        self.held_out: list[tuple[Tensor, Tensor]] = []
-        """Logits and labels of the training images, by heads that were fitted without them; of the
-        first process, if there are enough images."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, ImageClassifier)
@@ -78,7 +75,7 @@ class LinearProbe(Callback):
         layers = [gathered(layer) for layer in network.head_layers]
         if trainer.is_global_zero:
             pairs = [*zip(layers, features, strict=True)]
-            self.held_out = self._fit(data, pl_module, pairs, labels, groups)
+            self._fit(data, pl_module, pairs, labels, groups)
         for layer, fitted in zip(network.head_layers, layers, strict=True):
             for parameter, value in zip(layer.parameters(), fitted.parameters(), strict=True):
                 parameter.data.copy_(part(trainer.strategy.broadcast(value.data), parameter))
@@ -90,13 +87,13 @@ class LinearProbe(Callback):
         pairs: list[tuple[nn.Module, Tensor]],
         labels: Tensor,
         groups: Tensor | None,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Fits layers to their inputs; held-out logits and labels `n k`, with enough images."""
+    ) -> None:
+        """Fits layers to their inputs. The logits of images left out are kept if that is all."""
         weights = module.class_weights
         if data.sampling.balanced:
             weights = balanced_weights(labels.bincount(minlength=data.num_classes).tolist())
         options = WIDE_STRENGTHS if self.alone else STRENGTHS, weights
-        known = module.load_report.known_rows if module.load_report else []
+        known = report.known_rows if (report := module.load_report) else []
         heads: list[FittedHead] = []
         for layer, inputs in pairs:
             head = fit_head(inputs, labels, data.num_classes, *options, groups=groups)
@@ -112,9 +109,10 @@ class LinearProbe(Callback):
             share = max(head.accuracy(labels) for head in heads)
             text += f"; {kind} on images left out of the fit {share:.3f}"
         say(text)
-        if not logits:
-            return []
-        return [(torch.stack(logits).mean(0).to(module.device), labels.to(module.device))]
+        # Weights that name one of the classes may have been trained on these very images.
+        if logits and self.alone and report and report.reinitialised and not known:
+            outputs = torch.stack(logits).mean(0)
+            module.held_out = [(outputs.to(module.device), labels.to(module.device))]
 
     def _features(self, trainer: Trainer, network: Model) -> tuple[list[Tensor], Tensor, Tensor]:
         """The inputs of each head, float64 `n d` on the CPU, the labels, and the places of the
