@@ -24,6 +24,7 @@ from vit.extensions.recipes.foreach import SGDW as SGDW
 from vit.extensions.recipes.randaugment import RandAugment as RandAugment
 from vit.extensions.serving.write import export as export
 from vit.extensions.transfer.pseudo import Pseudo as Pseudo
+from vit.extensions.tune.tune import tune as tune
 from vit.inference.classifier import Classifier as Classifier
 from vit.inference.classifier import load as load
 from vit.models.config import ViTConfig as ViTConfig

@@ -231,8 +231,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     sizes = {n: images_digest(p, times=False) for n, p in parts if isinstance(p.items, PathList)}
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
-        lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
-        search, final = ([f"--data.root={folder / file}", *_columns(splits)] for file in lists)
+        lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
+        search, final = ([f"--data.root={folder / file}", *columns_of_csv(splits)] for file in lists)
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
@@ -251,8 +251,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     )
 
 
-def _columns(splits: Splits) -> list[str]:
-    """The options that read a list of `_listed`."""
+def columns_of_csv(splits: Splits) -> list[str]:
+    """The options that read a list of `csv_of`."""
     options = ["--data.splits.val_fraction=0"]
     options += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
     options += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
@@ -271,7 +271,7 @@ def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:
     return Row(data=name, metric=metric, steps=steps, images=images, notes=notes)
 
 
-def _listed(splits: Splits, val: str) -> str:
+def csv_of(splits: Splits, val: str) -> str:
     """A CSV of the images for `vit fit`; `val` is the split of those in val."""
     lost = [name for name in splits.classes if SEPARATOR in name or name != name.strip()]
     if lost:
@@ -308,7 +308,7 @@ def check_plan(path: Path, plan: dict[str, object]) -> None:
     if changed := differences(before, now):
         raise UserError(
             f"{path.parent} was started with other options, weights or images: {listed(changed)}; "
-            "choose another --out, or give the same"
+            "choose another folder, or give the same"
         )
 
 
