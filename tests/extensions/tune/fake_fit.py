@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 IMAGES = {"val": 40, "test": 60}
 
@@ -26,13 +27,19 @@ def accuracy(words: dict[str, str]) -> float:
 def main() -> int:
     words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
     run, split = Path(words["run_dir"]), words["final_split"]
+    run.mkdir(parents=True, exist_ok=True)
+    with FileLock(run / ".lock"):
+        return 0 if (run / "summary.json").is_file() else train(words, run, split)
+
+
+def train(words: dict[str, str], run: Path, split: str) -> int:
     with open(os.environ["FAKE_LOG"], "a") as log:
         log.write(f"{run.name}\n")
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
     if words["config"] == os.environ.get("FAKE_FAILS"):
         print("vit: the loss is not finite since step 2", file=sys.stderr)
         return 2
-    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (run / "checkpoints").mkdir(exist_ok=True)
     count = IMAGES[split]
     right = np.arange(count) < round(accuracy(words) * count)
     random.Random(run.name).shuffle(order := list(range(count)))  # as of several processes

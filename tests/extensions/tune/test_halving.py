@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from vit.errors import UserError
+from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.reports.intervals import Paired
 from vit.extensions.tune.halving import Timing, covered, planned, rungs, survivors
 from vit.extensions.tune.space import SPACE, WITHOUT, Encoder, ordered, words
-from vit.extensions.tune.tune import difference
 
 FREE = Timing(start=0.0, step=1.0)
 
@@ -88,7 +88,7 @@ def test_time_of_processes_side_by_side_counts_once() -> None:
 def test_the_interval_of_one_pair_is_that_of_paired_proportions() -> None:
     random = np.random.default_rng(0)
     before, after = random.random(50) < 0.5, random.random(50) < 0.7
-    row = difference([(before, after)])
+    row = mean_difference([(before, after)])
     lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
     expected = Paired(50, int(before.sum()), lost, gained)
     assert row["points"] == pytest.approx(-expected.drop)
@@ -97,7 +97,7 @@ def test_the_interval_of_one_pair_is_that_of_paired_proportions() -> None:
 
 def test_an_image_counts_by_its_mean_over_pairs() -> None:
     before, after = np.array([1, 0, 0, 1], bool), np.array([1, 1, 0, 0], bool)
-    row = difference([(before, after), (before, before), (before, np.ones(4, bool))])
+    row = mean_difference([(before, after), (before, before), (before, np.ones(4, bool))])
     # Gains of the images: 0, 2/3, 1/3, -1/3; the interval has 1 and -1 beside them.
     assert row["points"] == pytest.approx(100 / 6)
     sample = [0, 2 / 3, 1 / 3, -1 / 3, 1, -1]
@@ -115,7 +115,7 @@ def test_the_default_comes_first_then_its_changes_in_one_option() -> None:
     changes = [len(cell) for cell in cells.values()]
     ones = 1 + sum(len(values) - 1 for values in SPACE.values())
     assert changes[: ones + 2] == [0, *[1] * ones, changes[ones + 1]] and changes[ones + 1] > 1
-    assert [*cells][0] == "default" and [*cells][1] == "encoder-b"
+    assert [*cells][:2] == ["default", "encoder-b"]
     for cell in cells.values():
         assert not cell.keys() & WITHOUT.get(cell.get("method", ""), set())
     # 2 encoders and 2 sizes of 27 fine-tunings, 9 of LoRA and 1 probe.

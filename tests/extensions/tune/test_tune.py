@@ -16,8 +16,10 @@ import pytest
 from tests.command import Vit, saved
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
-from vit.extensions.tune import jobs, tune
+from vit.extensions.transfer import divided as jobs
+from vit.extensions.tune import tune
 from vit.extensions.tune.halving import Timing
+from vit.extensions.tune.space import SPACE
 
 ROOT = Path(__file__).parents[3]
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_fit.py")))
@@ -111,7 +113,9 @@ def test_no_gain_is_an_answer(
     vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAILS", "lora")
-    monkeypatch.setattr("vit.extensions.tune.halving.MOST_CELLS", 3)  # and the probe, which is worse
+    monkeypatch.setattr(
+        "vit.extensions.tune.halving.MOST_CELLS", 3
+    )  # and the probe, which is worse
     done = vit(*command, *OPTIONS)
     assert done.status == 0, done.err
     assert "no gain over the default" in done.out and summary()["winner"] == "default"
@@ -121,36 +125,51 @@ def test_no_gain_is_an_answer(
     assert "next:\n  vit classify out/best PHOTO" in done.out
 
 
-MOMENTS: list[Callable[[], None]] = [
-    *(lambda n=n: killed_at(jobs.subprocess, "Popen", n) for n in (1, 2, 5, 12, 16, 20)),
-    *(lambda n=n: killed_at(jobs, "write_json", n) for n in (1, 4, 13)),
-    *(lambda n=n: killed_at(tune, "write_json", n) for n in (1, 2, 4, 5)),
+MOMENTS = [
+    (jobs.subprocess, "Popen", 1),
+    (jobs.subprocess.Popen, "wait", 1),  # of the timed run, which goes on alone
+    (jobs, "write_json", 1),
+    (tune, "write_json", 1),  # plan.json
+    (jobs.subprocess.Popen, "wait", 2),
+    (jobs, "write_json", 1),
+    (tune, "write_json", 1),  # rung_1.json
+    (jobs.subprocess, "Popen", 1),
+    (tune, "write_json", 1),  # rung_2.json
+    (tune, "write_json", 1),  # rung_3.json
+    (jobs, "write_json", 2),
+    (jobs.subprocess.Popen, "wait", 4),
+    (tune, "write_json", 1),  # summary.json
 ]
 
 
-@pytest.mark.parametrize("moment", range(len(MOMENTS)))
-def test_a_killed_search_goes_on_and_ends_with_the_same_winner(
-    moment: int, vit: Vit, command: tuple[str, ...]
+def test_a_search_that_is_killed_at_any_moment_ends_with_the_same_winner(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*command, *OPTIONS]
-
-    def work() -> int:
-        MOMENTS[moment]()
-        return main(words)
-
-    assert in_child(work) == -signal.SIGKILL
-    before = {name: Path(name).read_bytes() for name in map(str, Path("out").glob("*_?.json"))}
-    assert not Path("out/summary.json").exists()
+    few = {"rate": SPACE["rate"]}
+    monkeypatch.setattr("vit.extensions.tune.space.SPACE", few)
+    monkeypatch.setattr(tune, "SPACE", few)
+    words, decisions = [*command, *OPTIONS], dict[str, bytes]()
+    for moment in MOMENTS:
+        status = in_child(lambda moment=moment: (killed_at(*moment), main(words))[1])
+        assert status == -signal.SIGKILL, moment
+        files = {file.name: file.read_bytes() for file in Path("out").glob("*_?.json")}
+        assert decisions.items() <= files.items()
+        decisions = files
+    assert len(decisions) == 3 and not Path("out/summary.json").exists()
     assert vit(*words).status == 0
-    assert summary()["winner"] == WINNER and summary()["cut"] == []
-    assert all(Path(name).read_bytes() == text for name, text in before.items())
-    # At most the run that was interrupted is begun twice.
-    assert sorted(begun().values())[-2:] in ([1, 1], [1, 2])
+    assert vit(*command, "--run_dir=whole", *OPTIONS).status == 0
+    killed, unbroken = summary(), summary("whole")
+    assert killed["winner"] == unbroken["winner"] == WINNER and killed["cut"] == []
+    for name in ("test", "difference", "options"):
+        assert killed[name] == unbroken[name]
+    for ours, theirs in zip(killed["rungs"], unbroken["rungs"], strict=True):
+        assert (ours["val"], ours["best"]) == (theirs["val"], theirs["best"])
 
 
 def test_two_processes_divide_the_runs(command: tuple[str, ...], tmp_path: Path) -> None:
     code = (
-        "import sys; from vit.extensions.tune import jobs; from vit.cli.main import main; "
+        "import sys; from vit.extensions.transfer import divided as jobs; "
+        "from vit.cli.main import main; "
         f"jobs.COMMAND = {FAKE!r}; jobs.POLL_SECONDS = 0.02; sys.exit(main(sys.argv[1:]))"
     )
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SECONDS": "0.2"}
@@ -173,7 +192,7 @@ def test_what_time_cuts_off_is_named(
     vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plenty = Timing(0.0, 0.0)  # so that the plan has all cells, and the clock alone ends it
-    monkeypatch.setattr(tune, "timed", lambda job: (plenty, 0.0))
+    monkeypatch.setattr(tune, "timed", lambda job: plenty)
     calls = 0
 
     def late(self: tune.Tuning, seconds: float) -> Callable[[], bool]:
@@ -187,11 +206,11 @@ def test_what_time_cuts_off_is_named(
     monkeypatch.setattr(tune.Tuning, "before", late)
     done = vit(*command, *OPTIONS)
     assert done.status == 0, done.err
-    cut = summary()["cut"]
-    assert len(cut) == 9 - 6 - 1 + 2 + 2 + 6 - 0 or cut
+    cut = ["augment-gentle_3", "augment-strong_3", "best", "default"]
+    cut += [f"{name}_seed{seed}" for seed in (1, 2) for name in ("best", "default")]
+    assert summary()["cut"] == cut and summary()["winner"] == WINNER
     assert all(f"not begun in time: {name}" in done.out for name in cut)
-    assert {"best", "default", "best_seed2"} <= {*cut} and summary()["winner"] == WINNER
-    assert "no gain over the default" in done.out
+    assert len(summary()["rungs"]) == 1 and "no gain over the default" in done.out
 
 
 def test_val_without_test_is_scored_once_at_the_end(
@@ -220,12 +239,13 @@ def test_mistakes_are_refused_in_one_line(
         [text] = [text for text in done.err.splitlines() if text.startswith("vit: ")]
         return text
 
-    assert "--budget=1h1" not in line("--budget=1x", *OPTIONS)
     assert "1x is not a time" in line("--budget=1x", *OPTIONS)
     assert "no published weights of that name" in line("--pretrained=nowhere_s14", *OPTIONS)
     assert "`vit tune` sets it for each run" in line(*OPTIONS, "--trainer.max_steps=3")
     monkeypatch.setenv("FAKE_SECONDS", "0.5")
-    assert re.search(r"--budget of 1 s is too small: .* give at least \d+m", line("--budget=1s", *OPTIONS))
+    assert re.search(
+        r"--budget of 1 s is too small: .* give at least \d+m", line("--budget=1s", *OPTIONS)
+    )
     assert vit(*command, *OPTIONS).status == 0
     assert "choose another folder" in line("--seed=1", *OPTIONS)
     assert not [name for name, count in begun().items() if count > 1]

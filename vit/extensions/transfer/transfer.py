@@ -232,7 +232,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
-        search, final = ([f"--data.root={folder / file}", *columns_of_csv(splits)] for file in lists)
+        search, final = ([f"--data.root={folder / file}", *columns_of(splits)] for file in lists)
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
@@ -251,7 +251,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     )
 
 
-def columns_of_csv(splits: Splits) -> list[str]:
+def columns_of(splits: Splits) -> list[str]:
     """The options that read a list of `csv_of`."""
     options = ["--data.splits.val_fraction=0"]
     options += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]

@@ -18,7 +18,7 @@ The options that are tried, and what each file holds: docs/tune.md.
 
 examples:
   vit tune --data my_photos/ --budget 2h
-  vit tune --data my_photos/ --budget 8h --pretrained dinov2_s14 --pretrained vit_s16.augreg_in21k"""
+  vit tune --data my_photos/ --budget 8h --pretrained dinov2_s14 --pretrained vit_s16"""
 
 
 def run(args: list[str]) -> int:
@@ -56,7 +56,7 @@ def _text(result: dict[str, Any], data: str) -> str:
     if difference is not None:
         lines.append(f"best over default on test, 95 % interval: {_points(difference)}")
     lines.append("a gain over the default" if gain else "no gain over the default")
-    best = shlex.quote(f"{result['run']}/{'best' if gain else 'default'}")
+    best = shlex.quote(f"{result['run']}/{'best' if gain else [*result['test']][-1]}")
     return "\n".join([*lines, "next:", f"  vit classify {best} PHOTO", f"  vit test {best}"])
 
 

@@ -9,23 +9,32 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from filelock import FileLock
 
-from vit.console import say
+from vit.console import note, say
 from vit.errors import UserError
+from vit.extensions.evaluation.paired import mean_difference
+from vit.extensions.formats.published import table
 from vit.extensions.recipes.budget import seconds_of
-from vit.extensions.reports.intervals import Z_95
-from vit.extensions.transfer.transfer import SET_BY_PLAN, check_free, check_plan
+from vit.extensions.transfer import transfer
+from vit.extensions.transfer.divided import Job, complete
 from vit.extensions.tune.halving import SEEDS, Timing, covered, planned, rungs, survivors
-from vit.extensions.tune.jobs import Job, complete
-from vit.extensions.tune.setup import Setup, set_up
-from vit.extensions.tune.space import Cell, options, ordered, words
+from vit.extensions.tune.space import SPACE, Cell, Encoder, options, ordered, words
+from vit.fine_tuning import ENOUGH_TO_CHOOSE, steps_for
+from vit.models.config import ViTConfig
+from vit.recipes import DEFAULT_RECIPE, find_recipe, read_options
+from vit.runs.options import Options
 from vit.runs.records import Record
 from vit.runs.short_names import Words
+from vit.weights.pretrained import inspect_pretrained
 from vit.weights.weight_file import read_json
-from vit.writing import writable, write_json
+from vit.writing import writable, write_json, write_text
 
+VAL_IMAGES, MOST_SHARE = 0.9 * ENOUGH_TO_CHOOSE, 0.3
+"""Images that are cut from train for val, at most this share of it; with more of them, a run of the
+search would choose the average of its weights by them, and a final run could not."""
+STRIDE = 32
+"""Pixels by which the sides of a ResNet's images can be divided."""
 TRIAL_STEPS = 3, 30
 """Fewest and most steps of the run that is timed."""
 DEFAULT, BEST = "default", "best"
@@ -50,13 +59,58 @@ def tune(
         seed: Of cells, splits and the first training.
         rest: Further words of each `vit fit`.
     """
-    began, seconds, others = time.time(), seconds_of(budget), [*rest]
-    check_free("tune", Words(others).written, SET_BY_PLAN)
+    began, seconds = time.time(), seconds_of(budget)
+    transfer.check_free("tune", Words([*rest]).written, transfer.SET_BY_PLAN)
     folder = writable(Path(run_dir or f"runs/tune/{Path(data).stem}").expanduser(), "--run_dir")
     (folder / "cells").mkdir(exist_ok=True)
-    setup = set_up(str(data), pretrained, seed, others, folder)
-    check_plan(folder / "options.json", setup.facts)
-    return Tuning(folder, setup, seconds, seed, began).result()
+    names = [*dict.fromkeys(pretrained or _in_cache())]
+    default = [f"--config={DEFAULT_RECIPE}", *rest, f"--model.pretrained={names[0]}"]
+    final, cut = _images(str(data), default, seed, folder)
+    search = [*final, *cut, "--trainer.limit_val_batches=0", "--final_split=val"]
+    parsed = Options([*default, *search])
+    others = [Options([*default, *final, f"--model.pretrained={name}"]) for name in names[1:]]
+    encoders = [_encoder(each) for each in (parsed, *others)]
+    facts = {**parsed.recorded(), "digests": parsed.data.digests, "space": SPACE, "seed": seed}
+    transfer.check_plan(folder / "options.json", {**facts, "encoders": names})
+    images = {name: len(each) for name, each in parsed.data.splits.present().items()}
+    steps = steps_for(images["train"] + bool(cut) * images["val"], parsed.data.batch_size)
+    shared = {"val": [*rest, *search], "test": [*rest, *final, "--final_split=test"]}
+    tuning = Tuning(folder, shared, encoders, steps, images, seconds, seed, began)
+    return tuning.result()
+
+
+def _images(data: str, default: list[str], seed: int, folder: Path) -> tuple[list[str], list[str]]:
+    """Words for the images with a test split, and those that cut val from train, if need be."""
+    final = [f"--data={data}", f"--data.splits.seed={seed}"]
+    splits = Options([*default, *final]).data.splits
+    if splits.multilabel or (splits.test is None and splits.val is None):
+        lack = "several labels per image" if splits.multilabel else "too few images to hold any out"
+        raise UserError(f"{data} has {lack}; `vit tune` compares accuracies on held-out images")
+    if splits.test is None:
+        note(f"{data} has no test images: its val is test here, and val is cut from train")
+        listed = transfer.csv_of(splits, "test")
+        write_text(folder / "images.csv", listed, errors="surrogateescape")
+        final[0] = f"--data.root={folder / 'images.csv'}"
+        final[1:1] = transfer.columns_of(splits)
+    elif splits.val is not None:
+        return final, []
+    share = min(VAL_IMAGES / len(splits.train), MOST_SHARE)
+    return final, [f"--data.splits.val_fraction={share:.3g}"]
+
+
+def _in_cache() -> list[str]:
+    """The encoder of the default recipe, and published ones in the cache that are no larger."""
+    first: str = read_options(find_recipe(DEFAULT_RECIPE))["model"]["pretrained"]
+    rows = table()
+    here = [name for name, row in rows.items() if row.place().is_file()]
+    return [first, *(name for name in here if rows[name].bytes <= rows[first].bytes)]
+
+
+def _encoder(parsed: Options) -> Encoder:
+    weights = parsed.config.model.pretrained
+    network = inspect_pretrained(weights).config
+    patch = network.patch_size if isinstance(network, ViTConfig) else STRIDE
+    return Encoder(weights, Path(weights).name, parsed.data.image_size, patch)
 
 
 @dataclass(frozen=True)
@@ -64,7 +118,13 @@ class Tuning:
     """A search in its folder; times in seconds, `began` since 1970."""
 
     folder: Path
-    setup: Setup
+    shared: dict[str, list[str]]
+    """Split -> words of `vit fit` of all cells that are scored on it. Those of test train on images
+    of val too, if it was cut from train."""
+    encoders: list[Encoder]
+    usual_steps: int
+    """Of the default recipe's final run."""
+    images: dict[str, int]
     budget: float
     seed: int
     began: float
@@ -72,21 +132,19 @@ class Tuning:
     @cached_property
     def cells(self) -> dict[str, Cell]:
         """Name -> cell, of all, in the order in which a plan takes them."""
-        return ordered(self.setup.encoders, self.seed)
+        return ordered(self.encoders, self.seed)
 
     def job(self, name: str, steps: int, final: str = "", seed: int = 0) -> Job:
         """The run of a cell on val; `final`: its name as a final run, on test. A probe takes no
         steps, and is the same in each rung."""
-        cell, probe = self.cells[name], self.cells[name].get("method") == "probe"
-        shared = self.setup.final if final else self.setup.search
-        texts = [*shared, *words(cell, self.setup.encoders), f"--seed_everything={self.seed + seed}"]
-        if not probe:
+        cell, cells, split = self.cells[name], self.folder / "cells", "test" if final else "val"
+        texts = [*self.shared[split], *words(cell, self.encoders)]
+        texts.append(f"--seed_everything={self.seed + seed}")
+        if cell.get("method") != "probe":
             texts += [f"--trainer.max_steps={steps}", "--trainer.max_epochs=-1"]
-        if final:
-            final += f"_seed{seed}" if seed else ""
-            return Job(self.folder / final, self.folder / "cells", texts, "test")
-        place = self.folder / "cells" / (name if probe else f"{name}_{steps}")
-        return Job(place, self.folder / "cells", texts, "val")
+            name = f"{name}_{steps}"
+        final += f"_seed{seed}" if seed else ""
+        return Job(self.folder / final if final else cells / name, cells, texts, split)
 
     def before(self, seconds: float) -> Callable[[], bool]:
         """True until so many seconds are used by this command and by runs that have ended."""
@@ -108,16 +166,16 @@ class Tuning:
     def plan(self) -> Record:
         """Times the default, and chooses lengths and cells."""
         least, most = TRIAL_STEPS
-        steps = max(least, min(rungs(1, self.setup.steps)[0][1], most))
-        trial = replace(self.job(DEFAULT, steps), timed=True)
+        trial_steps = max(least, min(rungs(1, self.usual_steps)[0][1], most))
+        trial = replace(self.job(DEFAULT, trial_steps), timed=True)
         trial.words.append("--trainer.log_every_n_steps=1")
         complete([trial], lambda: True)
         check_default(trial)
-        timing, used = timed(trial)
-        cells, steps = planned(self.budget, timing, self.setup.steps, len(self.cells), used)
+        timing = timed(trial)
+        limits = self.usual_steps, len(self.cells), trial.seconds
+        cells, steps = planned(self.budget, timing, *limits)
         return {
             "timing": vars(timing),
-            "steps": steps,
             "rungs": rungs(cells, steps),
             "cells": [*self.cells][:cells],
             "final_seconds": timing.final_seconds(steps),
@@ -152,13 +210,16 @@ class Tuning:
         for number in range(1, len(plan["rungs"]) + 1):
             done.append(self.rung(number, names, plan))
             names = done[-1]["best"]
+            if done[-1]["cut"]:
+                break  # the rest of the time is for the final runs
         # Of the last rung in which the default has been compared with another cell.
         winner = next((r["best"][0] for r in reversed(done) if len(r["best"]) > 1), DEFAULT)
-        final = self.final(winner, plan["steps"])
+        steps = plan["rungs"][-1][1]
+        final = self.final(winner, steps)
         result = {
             "run": str(self.folder),
-            "images": self.setup.images,
-            "steps": plan["steps"],
+            "images": self.images,
+            "steps": steps,
             "rungs": done,
             "options": self.compared(done),
             "winner": winner,
@@ -178,7 +239,7 @@ class Tuning:
         pairs = [(jobs[DEFAULT].hits, jobs[BEST].hits) for jobs in whole if len(kinds) > 1]
         return {
             "test": {kind: [jobs[kind].score for jobs in seeds] for kind in kinds},
-            "difference": difference(pairs) if pairs else None,
+            "difference": mean_difference(pairs) if pairs else None,
             "cut": [job.folder.name for job in late],
         }
 
@@ -190,44 +251,28 @@ class Tuning:
             names = [name for name, score in rung["val"].items() if score is not None]
             steps |= {(a, b): rung["steps"] for a in names for b in names}
         rows: list[Record] = []
-        for option, values in options(self.setup.encoders).items():
-            for value in values[1:]:
-                pairs = [
-                    (self.job(a, length).hits, self.job(b, length).hits)
-                    for (a, b), length in steps.items()
-                    if self.cells[b] == {**self.cells[a], option: value} != self.cells[a]
-                    and option not in self.cells[a]
-                ]
-                if pairs:
-                    rows.append({"option": option, "value": value, **difference(pairs)})
+        changes = [(n, v) for n, values in options(self.encoders).items() for v in values[1:]]
+        for option, value in changes:
+            pairs = [
+                (self.job(a, length).hits, self.job(b, length).hits)
+                for (a, b), length in steps.items()
+                if option not in self.cells[a] and self.cells[b] == {**self.cells[a], option: value}
+            ]
+            if pairs:
+                rows.append({"option": option, "value": value, **mean_difference(pairs)})
         return rows
 
 
 def check_default(job: Job) -> None:
     """UserError if the default's run has failed."""
-    if why := job.record["failed"]:
+    if why := job.record.get("failed"):
         raise UserError(f"the default recipe failed: {why}")
 
 
-def timed(job: Job) -> tuple[Timing, float]:
-    """Times of a run that has logged each step, and its seconds."""
+def timed(job: Job) -> Timing:
+    """Times of a run that has logged each step."""
     with (job.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         steps = [row for row in csv.DictReader(file) if row["train/loss"]]
     (first, began), *_, (last, ended) = [(int(s["step"]), float(s["seconds"])) for s in steps]
     step = (ended - began) / (last - first)
-    return Timing(max(job.seconds - (last + 1) * step, 0.0), step), job.seconds
-
-
-def difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Record:
-    """The mean over pairs (before, after) of models, each (n,) true for the same n images that it
-    names rightly: `points` by which the second is better, with a 95 % `interval`.
-
-    For one pair it is the adjusted Wald interval of paired proportions (Bonett and Price, 2012). Of
-    several, an image counts by its mean: the interval is for other images, with these models.
-    """
-    gains = np.mean([after.astype(float) - before for before, after in pairs], axis=0)
-    adjusted = np.concatenate([gains, [1, -1]])
-    centre, spread = adjusted.mean(), Z_95 * adjusted.std() / len(adjusted) ** 0.5
-    interval = [100 * float(centre - spread), 100 * float(centre + spread)]
-    points = 100 * float(gains.mean())
-    return {"points": points, "interval": interval, "pairs": len(pairs), "images": len(gains)}
+    return Timing(max(job.seconds - (last + 1) * step, 0.0), step)

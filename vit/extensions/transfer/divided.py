@@ -1,4 +1,4 @@
-"""Runs of `vit fit` as processes, which several `vit tune` of one folder divide among them."""
+"""Runs of `vit fit` as processes, which several commands of one folder divide among them."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ class Job:
         as a full disk; Stopped after a signal."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / LOCK):
-            pass  # a run whose `vit tune` was killed has ended
+            pass  # a run whose command was killed has ended
         if self.timed:
             remove(self.folder)
         log, began = self.cells / f"{self.folder.name}.log", time.time()
