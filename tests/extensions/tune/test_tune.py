@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.command import Vit, saved
 from tests.killing import in_child, killed_at
@@ -251,3 +253,32 @@ def test_mistakes_are_refused_in_one_line(
     assert not [name for name, count in begun().items() if count > 1]
     monkeypatch.setenv("FAKE_FAILS", "finetune")
     assert "the default recipe failed: the loss" in line("--run_dir=other", *OPTIONS)
+
+
+def test_the_default_of_a_real_search_is_what_fit_alone_makes(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"method": {"finetune": "", "probe": ""}}
+    halving = {"halving.RUNGS": 1, "halving.SEEDS": 1, "halving.FEWEST_CELLS": 2}
+    of_tune = {"tune.SPACE": few, "tune.SEEDS": 1, "tune.TRIAL_STEPS": (3, 99)}
+    for name, value in ({"space.SPACE": few} | halving | of_tune).items():
+        monkeypatch.setattr(f"vit.extensions.tune.{name}", value)
+    saved(Path("pre"), None)
+    shared = ("--data", photos, "--pretrained=pre")
+    done = vit("tune", *shared, "--budget=2h", "--run_dir=out", "--json", *OPTIONS)
+    assert done.status == 0, done.err
+    [rung] = summary()["rungs"]
+    assert [*rung["val"]] == ["default", "method-probe"] and not rung["failed"]
+    cells = {name: summary(f"out/cells/{name}") for name in ("default_35", "method-probe")}
+    assert cells["default_35"]["metrics"]["val/acc1"] == rung["val"]["default"]
+    sizes = {"train": 33 - 12, "val": 12, "test": 3}
+    assert all(run["images"] == sizes for run in (*cells.values(), summary()))
+
+    assert vit("fit", *shared, "--run_dir=alone", *OPTIONS[1:]).status == 0
+    default = "out/best" if summary()["winner"] == "default" else "out/default"
+    ours, theirs = summary(default), summary("alone")
+    names = ("steps", "images", "splits", "images_seen")
+    assert [ours[name] for name in names] == [theirs[name] for name in names]
+    ours, theirs = (load_file(f"{run}/model/model.safetensors") for run in (default, "alone"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
