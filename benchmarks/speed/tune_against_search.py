@@ -34,13 +34,14 @@ from benchmarks.lib.harness import (
 )
 from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.tune.space import Encoder, ordered, words
+from vit.weights.pretrained import inspect_pretrained
 
 VIT = (sys.executable, "-m", "vit")
 SEEDS, DRAWS = 3, 3
 SIZES = (20, 200)
 TESTS = 100
 """Test images per class of CIFAR."""
-TOY = ("--trainer.accelerator=cpu", "--data.image_size=28", "--data.loading.num_workers=0")
+TOY = ("--trainer.accelerator=cpu", "--data.loading.num_workers=0")
 
 
 def hits(run: Path) -> np.ndarray:
@@ -91,7 +92,8 @@ def searched(out: Path, shared: list[str], seed: int, options: Namespace, tune: 
     cells = [path.parent for path in (tune / "cells").glob("*/summary.json")]
     limit, facts = cpu_seconds(cells), json.loads((tune / "options.json").read_text())
     size = facts["data"]["image_size"]
-    encoders = [Encoder(str(options.weights), "x", tuple(np.broadcast_to(size, 2).tolist()), 14)]
+    patch = inspect_pretrained(options.weights).config.patch_size  # pyright: ignore
+    encoders = [Encoder(str(options.weights), "", tuple(np.broadcast_to(size, 2).tolist()), patch)]
     order = [*ordered(encoders, 0).items()]
     random.Random(seed).shuffle(order)
     cut = f"--data.splits.val_fraction={facts['data']['splits']['val_fraction']}"

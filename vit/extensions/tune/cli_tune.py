@@ -74,7 +74,7 @@ def _parser() -> OneLineParser:
     add("--budget", required=True, metavar="TIME", help="such as 20m, 2h or 1h30m")
     text = "an encoder to try; the first is the default's (default: the recipe's, and the cache's)"
     add("--pretrained", action="append", default=[], metavar="X", help=text)
-    add("--run_dir", metavar="RUN", help="default: runs/tune/DATA")
+    add("--run_dir", "--run-dir", metavar="RUN", help="default: runs/tune/DATA")
     add("--seed", type=int, default=0, metavar="N", help="of cells, splits and trainings")
     add("--json", action="store_true", help="print the result as JSON")
     return parser

@@ -478,7 +478,7 @@ complete -c vit -n '_shtab_vit_using tune' -s h -l help -d 'show this help messa
 complete -c vit -n '_shtab_vit_using tune' -l data -xka "(__fish_complete_path (commandline -ct))" -d 'images as of `vit fit --data`'
 complete -c vit -n '_shtab_vit_using tune' -l budget -x -d 'such as 20m, 2h or 1h30m'
 complete -c vit -n '_shtab_vit_using tune' -l pretrained -xka "(vit completion weights runs; __fish_complete_path (commandline -ct))" -d 'an encoder to try; the first is the default'"'"'s (default: the recipe'"'"'s, and the cache'"'"'s)'
-complete -c vit -n '_shtab_vit_using tune' -l run_dir -xka "(vit completion runs; __fish_complete_path (commandline -ct))" -d 'default: runs/tune/DATA'
+complete -c vit -n '_shtab_vit_using tune' -l run_dir -l run-dir -xka "(vit completion runs; __fish_complete_path (commandline -ct))" -d 'default: runs/tune/DATA'
 complete -c vit -n '_shtab_vit_using tune' -l seed -x -d 'of cells, splits and trainings'
 complete -c vit -n '_shtab_vit_using tune' -l json -d 'print the result as JSON'
 complete -c vit -n '_shtab_vit_using; and test $_shtab_vit_npos -eq 0' -a fewshot -d 'evaluate frozen features with a few images per class'

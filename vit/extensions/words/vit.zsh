@@ -841,7 +841,7 @@ _shtab_vit_tune_options=(
   "--data[images as of \`vit fit --data\`]:data:_files"
   "--budget[such as 20m, 2h or 1h30m]:TIME:"
   "*--pretrained[an encoder to try\; the first is the default\'s (default\: the recipe\'s, and the cache\'s)]:X:_vit_pretrained"
-  "--run_dir[default\: runs\/tune\/DATA]:RUN:_vit_run"
+  {--run_dir,--run-dir}"[default\: runs\/tune\/DATA]:RUN:_vit_run"
   "--seed[of cells, splits and trainings]:N:"
   "--json[print the result as JSON]"
 )
