@@ -244,8 +244,8 @@ class Tuning:
         }
 
     def compared(self, done: Sequence[Record]) -> list[Record]:
-        """For each value of an option the difference of cells that differ in it alone from those
-        with the default's value, at the longest training that both had."""
+        """A row for each value of an option: the difference of cells with it from cells with the
+        default's value that are otherwise the same, at the longest training that both had."""
         steps: dict[tuple[str, str], int] = {}
         for rung in done:
             names = [name for name, score in rung["val"].items() if score is not None]
