@@ -66,6 +66,9 @@ def test_a_plan_by_hand() -> None:
     # At nine steps, of 36 s: nine cells take 9 + 9 + 18; four take 4 + 6 + 18.
     assert planned(90.0, FREE, 10_000, 27) == (9, 9)
     assert planned(90.0, FREE, 10_000, 27, used=8.0) == (4, 9)
+    # Where start-up takes most of the time, fewer cells fit, and long trainings: of 720 s five
+    # cells take 5 x 76.8 + 2 x 78.4 + 2 x 83.6 = 708.
+    assert planned(1_800.0, Timing(76.0, 0.2), 38, 27) == (5, 38)
 
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_is_enough() -> None:

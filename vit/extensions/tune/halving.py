@@ -46,17 +46,22 @@ def rungs(cells: int, steps: int) -> list[tuple[int, int]]:
 def planned(
     budget: float, timing: Timing, most_steps: int, most_cells: int, used: float = 0.0
 ) -> tuple[int, int]:
-    """Cells and steps: the longest trainings, at most `most_steps`, that leave time for
-    USUAL_CELLS; then as many cells as fit; at FEWEST_STEPS fewer cells, too.
+    """Cells and steps: USUAL_CELLS, or fewer if they do not fit even at FEWEST_STEPS; then the
+    longest trainings, at most `most_steps`; then as many cells as fit. `used`: seconds that are
+    gone.
 
     UserError for a budget that is too small, with one that is enough.
     """
-    fewest, usual = min(FEWEST_STEPS, most_steps), min(USUAL_CELLS, most_cells)
-    lengths = range(most_steps, fewest, -1)
-    steps = next((n for n in lengths if timing.budget(usual, n, used) <= budget), fewest)
-    for cells in range(min(most_cells, MOST_CELLS), FEWEST_CELLS - 1, -1):
-        if timing.budget(cells, steps, used) <= budget:
-            return cells, steps
+
+    def fits(cells: int, steps: int) -> bool:
+        return timing.budget(cells, steps, used) <= budget
+
+    fewest = min(FEWEST_STEPS, most_steps)
+    counts = range(min(USUAL_CELLS, most_cells), FEWEST_CELLS - 1, -1)
+    if (usual := next((n for n in counts if fits(n, fewest)), None)) is not None:
+        steps = next(n for n in range(most_steps, fewest - 1, -1) if fits(usual, n))
+        cells = range(min(most_cells, MOST_CELLS), usual - 1, -1)
+        return next(n for n in cells if fits(n, steps)), steps
     raise UserError(
         f"--budget of {budget:.0f} s is too small: a run of the default recipe takes "
         f"{timing.start + fewest * timing.step:.0f} s for {fewest} steps; give at least "
