@@ -56,11 +56,11 @@ def planned(
     def fits(cells: int, steps: int) -> bool:
         return timing.budget(cells, steps, used) <= budget
 
-    fewest = min(FEWEST_STEPS, most_steps)
+    fewest, most_cells = min(FEWEST_STEPS, most_steps), min(most_cells, MOST_CELLS)
     counts = range(min(USUAL_CELLS, most_cells), FEWEST_CELLS - 1, -1)
     if (usual := next((n for n in counts if fits(n, fewest)), None)) is not None:
         steps = next(n for n in range(most_steps, fewest - 1, -1) if fits(usual, n))
-        cells = range(min(most_cells, MOST_CELLS), usual - 1, -1)
+        cells = range(most_cells, usual - 1, -1)
         return next(n for n in cells if fits(n, steps)), steps
     raise UserError(
         f"--budget of {budget:.0f} s is too small: a run of the default recipe takes "
