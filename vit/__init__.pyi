@@ -26,6 +26,7 @@ from vit.extensions.recipes.randaugment import RandAugment as RandAugment
 from vit.extensions.serving.write import export as export
 from vit.extensions.transfer.out_of_fold import OutOfFold as OutOfFold
 from vit.extensions.transfer.pseudo import Pseudo as Pseudo
+from vit.extensions.tune.tune import tune as tune
 from vit.inference.classifier import Classifier as Classifier
 from vit.inference.classifier import load as load
 from vit.models.config import ViTConfig as ViTConfig

@@ -65,7 +65,12 @@ def put(temporary: Path, path: Path) -> None:
     if path.is_dir() or (temporary.is_dir() and path.exists()):
         path.rename(old)
     temporary.replace(path)
-    _sync_directory(path.parent)
+    with suppress(OSError):  # Windows and some network file systems refuse to sync names
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     remove(old)
 
 
@@ -135,13 +140,3 @@ def for_spreadsheet(cells: Iterable[object]) -> list[object]:
 def write_json(path: Path, values: Mapping[str, object]) -> None:
     """Writes a JSON file for people to read and edit."""
     write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-
-
-def _sync_directory(folder: Path) -> None:
-    """Syncs new names to disk if the system can (Windows cannot)."""
-    with suppress(OSError):  # some network file systems refuse this; the file itself is on disk
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

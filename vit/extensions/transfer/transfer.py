@@ -229,7 +229,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     sizes = {n: images_digest(p, times=False) for n, p in parts if isinstance(p.items, PathList)}
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
-        lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
+        lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
         search, final = (reading_options(splits, folder / file) for file in lists)
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
@@ -260,7 +260,7 @@ def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:
     return Row(data=name, metric=metric, steps=steps, images=images, notes=notes)
 
 
-def _listed(splits: Splits, val: str) -> str:
+def csv_of(splits: Splits, val: str) -> str:
     """A CSV of the images for `vit fit`; `val` is the split of those in val."""
     sizes = ((val if name == "val" else name, len(s)) for name, s in splits.present().items())
     return listed_images(splits, {"split": [name for name, size in sizes for _ in range(size)]})

@@ -18,7 +18,7 @@ from vit.tables import rows
 
 MODEL = "<RUN>"
 """Stands for a model in our words, which shows as RUN unless one is named."""
-OF_FIT = ("fit", "validate", "test", "predict", "selftrain", "folds")
+OF_FIT = ("fit", "validate", "test", "predict", "selftrain", "folds", "tune")
 """Commands with the options of `vit fit`, in which - and _ are the same."""
 OURS = {*SHORT, *WITHOUT_DOT} - {*FLAGS}
 """Options of ours without a dot, which have a value."""

@@ -6,7 +6,7 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_vit_data_subparsers=(check pack vtab index)
-_shtab_vit_subparsers=(fit validate test predict transfer folds selftrain fewshot knn probe imagenet robustness classify trust report inspect data runs recipes models compare bench serve export download convert doctor average completion)
+_shtab_vit_subparsers=(fit validate test predict transfer folds selftrain tune fewshot knn probe imagenet robustness classify trust report inspect data runs recipes models compare bench serve export download convert doctor average completion)
 
 _shtab_vit_fit_option_strings=(-h --help --data --pretrained --arch --lr --epochs --steps --cooldown --batch-size --image-size --devices --seed --ckpt-path --budget --final-split --json --model.lora --patience --print-config --run-dir --save-every --task --teacher --teacher-cache -c --config --trainer.accelerator --trainer.strategy --trainer.devices --trainer.num_nodes --trainer.precision --trainer.logger --trainer.callbacks --trainer.fast_dev_run --trainer.max_epochs --trainer.min_epochs --trainer.max_steps --trainer.min_steps --trainer.max_time --trainer.limit_train_batches --trainer.limit_val_batches --trainer.limit_test_batches --trainer.limit_predict_batches --trainer.val_check_interval --trainer.check_val_every_n_epoch --trainer.num_sanity_val_steps --trainer.log_every_n_steps --trainer.enable_progress_bar --trainer.enable_model_summary --trainer.accumulate_grad_batches --trainer.gradient_clip_val --trainer.gradient_clip_algorithm --trainer.deterministic --trainer.benchmark --trainer.inference_mode --trainer.profiler --trainer.detect_anomaly --trainer.plugins --trainer.sync_batchnorm --trainer.reload_dataloaders_every_n_epochs --trainer.enable_autolog_hparams --model.name --model.architecture --model.pretrained --model.head --model.weights --model.optimizer --model.optimizer.lr --model.optimizer.weight_decay --model.schedule --model.schedule.decay --model.schedule.warmup_steps --model.schedule.warmup_epochs --model.schedule.warmup_start --model.schedule.warmup_counts --model.schedule.per_epoch --model.schedule.final_factor --model.schedule.drops --model.schedule.rsqrt_steps --model.schedule.cooldown_steps --model.schedule.length --model.loss --model.loss.kind --model.loss.label_smoothing --model.loss.class_weights --model.loss.head_bias --model.loss.teacher --model.loss.function --model.mixing --model.mixing.mixup --model.mixing.cutmix --model.learning.layer_decay --model.learning.freeze_backbone --model.adaptation --model.compile --data.dataset --data.root --data.data_dir --data.channels --data.image_size --data.sizes --data.batch_size --data.global_batch --data.augment.crop --data.augment.crop_area --data.augment.crop_padding --data.augment.resize_size --data.augment.resize_squash --data.augment.flip --data.augment.policy --data.augment.three_augment --data.augment.color_jitter --data.augment.extra --data.augment.erasing --data.augment.interpolation --data.label_separator --data.columns.path --data.columns.label --data.columns.split --data.columns.group --data.labels --data.inputs.resize --data.inputs.crop_fraction --data.inputs.crop_rounding --data.inputs.interpolation --data.inputs.mean --data.inputs.std --data.sampling.balanced --data.sampling.repeats --data.shuffle --data.seed --data.splits.val_fraction --data.splits.test_fraction --data.splits.seed --data.splits.seen --data.loading.num_workers --data.loading.cache --data.loading.on_error --data.pseudo)
 _shtab_vit_validate_option_strings=(-h --help --split --with --json --trainer.accelerator --trainer.strategy --trainer.devices --trainer.num_nodes --trainer.precision --trainer.logger --trainer.callbacks --trainer.fast_dev_run --trainer.max_epochs --trainer.min_epochs --trainer.max_steps --trainer.min_steps --trainer.max_time --trainer.limit_train_batches --trainer.limit_val_batches --trainer.limit_test_batches --trainer.limit_predict_batches --trainer.val_check_interval --trainer.check_val_every_n_epoch --trainer.num_sanity_val_steps --trainer.log_every_n_steps --trainer.enable_progress_bar --trainer.enable_model_summary --trainer.accumulate_grad_batches --trainer.gradient_clip_val --trainer.gradient_clip_algorithm --trainer.deterministic --trainer.benchmark --trainer.inference_mode --trainer.profiler --trainer.detect_anomaly --trainer.plugins --trainer.sync_batchnorm --trainer.reload_dataloaders_every_n_epochs --trainer.enable_autolog_hparams --data.dataset --data.root --data.data_dir --data.channels --data.image_size --data.sizes --data.batch_size --data.global_batch --data.augment.crop --data.augment.crop_area --data.augment.crop_padding --data.augment.resize_size --data.augment.resize_squash --data.augment.flip --data.augment.policy --data.augment.three_augment --data.augment.color_jitter --data.augment.extra --data.augment.erasing --data.augment.interpolation --data.label_separator --data.columns.path --data.columns.label --data.columns.split --data.columns.group --data.labels --data.inputs.resize --data.inputs.crop_fraction --data.inputs.crop_rounding --data.inputs.interpolation --data.inputs.mean --data.inputs.std --data.sampling.balanced --data.sampling.repeats --data.shuffle --data.seed --data.splits.val_fraction --data.splits.test_fraction --data.splits.seed --data.splits.seen --data.loading.num_workers --data.loading.cache --data.loading.on_error --data.pseudo)
@@ -15,6 +15,7 @@ _shtab_vit_predict_option_strings=(-h --help --split --with --json --out --sprea
 _shtab_vit_transfer_option_strings=(-h --help --data --recipe --seeds --lr-grid --steps --image-size --val-fraction --out --json)
 _shtab_vit_folds_option_strings=(-h --help --folds --run_dir --run-dir --json)
 _shtab_vit_selftrain_option_strings=(-h --help --unlabelled --teacher --iterations --students --ratio --confidence --per-class --hard --out --json)
+_shtab_vit_tune_option_strings=(-h --help --data --budget --pretrained --run_dir --run-dir --seed --json)
 _shtab_vit_fewshot_option_strings=(-h --help --image-size --resize --crop-fraction --batch-size --num-workers --on-error --device --engine --precision --cache --no-cache --json --data --data-dir --group --shots --seeds --l2)
 _shtab_vit_knn_option_strings=(-h --help --image-size --resize --crop-fraction --batch-size --num-workers --on-error --device --engine --precision --cache --no-cache --json --data --data-dir --group --k --temperature)
 _shtab_vit_probe_option_strings=(-h --help --image-size --resize --crop-fraction --batch-size --num-workers --on-error --device --engine --precision --cache --no-cache --json --data --data-dir --group --num-c --kind)
@@ -78,6 +79,10 @@ _shtab_vit_selftrain___teacher_COMPGEN=_vit_model_file
 _shtab_vit_selftrain___ratio_COMPGEN=_shtab_compgen_files
 _shtab_vit_selftrain___confidence_COMPGEN=_shtab_compgen_files
 _shtab_vit_selftrain___out_COMPGEN=_shtab_compgen_files
+_shtab_vit_tune___data_COMPGEN=_shtab_compgen_files
+_shtab_vit_tune___pretrained_COMPGEN=_vit_pretrained_file
+_shtab_vit_tune___run_dir_COMPGEN=_vit_run_file
+_shtab_vit_tune___run_dir_COMPGEN=_vit_run_file
 _shtab_vit_fewshot_pos_0_COMPGEN=_vit_model_file
 _shtab_vit_fewshot___crop_fraction_COMPGEN=_shtab_compgen_files
 _shtab_vit_fewshot___cache_COMPGEN=_shtab_compgen_files
@@ -307,7 +312,7 @@ _shtab_vit_convert___to_choices=(native timm torchvision huggingface google)
 _shtab_vit_convert___temperature_choices=(keep none)
 _shtab_vit_convert___weights_choices=(raw average)
 _shtab_vit_completion_pos_0_choices=(bash zsh fish runs models weights recipes)
-_shtab_vit_pos_0_choices=(fit validate test predict transfer folds selftrain fewshot knn probe imagenet robustness classify trust report inspect data runs recipes models compare bench serve export download convert doctor average completion)
+_shtab_vit_pos_0_choices=(fit validate test predict transfer folds selftrain tune fewshot knn probe imagenet robustness classify trust report inspect data runs recipes models compare bench serve export download convert doctor average completion)
 
 _shtab_vit_fit__h_nargs=0
 _shtab_vit_fit___help_nargs=0
@@ -333,6 +338,9 @@ _shtab_vit_selftrain__h_nargs=0
 _shtab_vit_selftrain___help_nargs=0
 _shtab_vit_selftrain___hard_nargs=0
 _shtab_vit_selftrain___json_nargs=0
+_shtab_vit_tune__h_nargs=0
+_shtab_vit_tune___help_nargs=0
+_shtab_vit_tune___json_nargs=0
 _shtab_vit_fewshot__h_nargs=0
 _shtab_vit_fewshot___help_nargs=0
 _shtab_vit_fewshot___image_size_nargs=+

@@ -38,6 +38,7 @@ _shtab_vit_commands() {
     test:'evaluate a run on its test images'
     transfer:'fine-tune on several data sets as the paper does'
     trust:'choose the score by which a run detects unknown images'
+    tune:'choose options for a data set within a time'
     validate:'evaluate a run on its validation images'
   )
   _describe 'vit commands' _commands
@@ -851,6 +852,19 @@ _shtab_vit_trust_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_vit_trust_defaults_added=0
 
+_shtab_vit_tune_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--data[images as of \`vit fit --data\`]:data:_files"
+  "--budget[such as 20m, 2h or 1h30m]:TIME:"
+  "*--pretrained[an encoder to try\; the first is the default\'s (default\: the recipe\'s, and the cache\'s)]:X:_vit_pretrained"
+  {--run_dir,--run-dir}"[default\: runs\/tune\/DATA]:RUN:_vit_run"
+  "--seed[of cells, splits and trainings]:N:"
+  "--json[print the result as JSON]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_vit_tune_defaults_added=0
+
 _shtab_vit_validate_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--split[default\: val]:split:(train val test)"
@@ -988,6 +1002,7 @@ _shtab_vit() {
         test) _arguments -C -s $_shtab_vit_test_options ;;
         transfer) _arguments -C -s $_shtab_vit_transfer_options ;;
         trust) _arguments -C -s $_shtab_vit_trust_options ;;
+        tune) _arguments -C -s $_shtab_vit_tune_options ;;
         validate) _arguments -C -s $_shtab_vit_validate_options ;;
       esac
   esac

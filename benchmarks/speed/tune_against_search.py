@@ -1,0 +1,149 @@
+"""`vit tune` against the default recipe, the grid of `vit transfer`, and a random search.
+
+    python -m benchmarks.speed.tune_against_search --data cifar10/ --photos ANTS_AND_BEES \\
+        --weights DINOV2 --runs DIR [--budget 10m] [--toy]
+
+Three draws of each set: photos, of which the seed holds out test, and 20 and 200 images per class
+of CIFAR-10 (JPEG). The random search trains cells of the same space in full, in an order that the
+seed draws, for as many CPU seconds of training as the cells of `vit tune` took, and compares them
+on the same val. Each method's choice is trained with three seeds; `difference` is that to the
+default's runs on test, by images, as `vit tune` prints it. `--toy`: one small set, one draw.
+"""
+
+import json
+import random
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.lib.harness import (
+    Rows,
+    arguments,
+    document,
+    draw_images,
+    mean_and_std,
+    publish,
+    run_fit,
+    shuffled,
+    timed,
+)
+from vit.extensions.evaluation.paired import mean_difference
+from vit.extensions.tune.space import Encoder, ordered, words
+from vit.weights.pretrained import inspect_pretrained
+
+VIT = (sys.executable, "-m", "vit")
+SEEDS, DRAWS = 3, 3
+SIZES = (20, 200)
+TESTS = 100
+"""Test images per class of CIFAR."""
+TOY = ("--trainer.accelerator=cpu", "--data.loading.num_workers=0")
+
+
+def hits(run: Path) -> np.ndarray:
+    """True for the test images that a run names rightly, in the order of the data."""
+    with np.load(run / "predictions.npz") as file:
+        right = file["labels"] == file["top_classes"][:, 0]
+        return right[np.argsort(file["indices"])]
+
+
+def cpu_seconds(runs: Sequence[Path]) -> float:
+    """CPU seconds of trainings."""
+    summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
+    return sum(summary["train_cpu_seconds"] for summary in summaries)
+
+
+def sources(options: Namespace) -> dict[str, tuple[int, str]]:
+    """Name -> seed and images of each draw of each set."""
+    found: dict[str, tuple[int, str]] = {}
+    for seed in range(1 if options.toy else DRAWS):
+        for count in (4,) if options.toy else SIZES:
+
+            def choose(_: int, name: str, paths: list[Path]) -> Any:
+                return {"train": shuffled(paths, f"{seed} {name}")[:count]}  # noqa: B023
+
+            file: Path = options.runs / f"cifar10-{count}-draw{seed}.csv"
+            draw_images(options.data, file, choose, 5 if options.toy else TESTS)
+            found[file.stem] = seed, str(file)
+        if not options.toy:
+            found[f"photos-draw{seed}"] = seed, str(options.photos)
+    return found
+
+
+def tuned(out: Path, shared: list[str], seed: int, options: Namespace) -> dict[str, list[Path]]:
+    """Runs of the winner and of the default, on test."""
+    budget = ["--budget", options.budget, "--pretrained", str(options.weights)]
+    command = [*VIT, "tune", shared[0], *budget, "--seed", str(seed), "--run_dir", str(out)]
+    timed([*command, "--", *shared[1:]])
+    names = {kind: [kind, *(f"{kind}_seed{s}" for s in (1, 2))] for kind in ("best", "default")}
+    runs = {kind: [out / name for name in each] for kind, each in names.items()}
+    whole = {
+        k: [run for run in each if (run / "summary.json").is_file()] for k, each in runs.items()
+    }
+    return {"tune": whole["best"], "default": whole["default"] or whole["best"]}
+
+
+def searched(out: Path, shared: list[str], seed: int, options: Namespace, tune: Path) -> list[Path]:
+    """Runs of the best cell of a random search that took as long as the cells in `tune`."""
+    cells = [path.parent for path in (tune / "cells").glob("*/summary.json")]
+    limit, facts = cpu_seconds(cells), json.loads((tune / "options.json").read_text())
+    size = facts["data"]["image_size"]
+    patch = inspect_pretrained(options.weights).config.patch_size  # pyright: ignore
+    encoders = [Encoder(str(options.weights), "", tuple(np.broadcast_to(size, 2).tolist()), patch)]
+    order = [*ordered(encoders, 0).items()]
+    random.Random(seed).shuffle(order)
+    cut = f"--data.splits.val_fraction={facts['data']['splits']['val_fraction']}"
+    on_val = [cut, "--trainer.limit_val_batches=0", "--final_split=val"]
+    shared = [*shared, f"--data.splits.seed={seed}"]
+    scores: dict[str, float] = {}
+    used = 0.0
+    for name, cell in order:
+        if used >= limit:
+            break
+        summary = run_fit([*shared, *words(cell, encoders), *on_val], out / "search" / name)
+        used += summary["train_cpu_seconds"]
+        scores[name] = summary["metrics"]["val/acc1"]
+    best = dict(order)[max(scores, key=lambda name: scores[name])]
+    runs = [out / f"seed{s}" for s in range(SEEDS)]
+    for number, run in enumerate(runs):
+        run_fit([*shared, *words(best, encoders), f"--seed_everything={seed + number}"], run)
+    return runs
+
+
+def transferred(out: Path, shared: list[str], seed: int, options: Namespace) -> list[Path]:
+    """Final runs of `vit transfer`'s grid."""
+    data = f"set={shared[0].removeprefix('--data=')}"
+    steps = ["--steps", "3"] if options.toy else []
+    command = [*VIT, "transfer", options.weights, "--data", data, "--seeds", SEEDS, "--out", out]
+    timed([*command, *steps, "--", *shared[1:], f"--data.splits.seed={seed}"])
+    return [out / "set" / f"seed-{s}" for s in range(SEEDS)]
+
+
+def main() -> None:
+    parser = arguments(__doc__, "data", "photos", "weights", "runs", quick=False)
+    parser.add_argument("--budget", default="10m")
+    parser.add_argument("--toy", action="store_true", help="one small set, one draw")
+    options = parser.parse_args()
+    rows: Rows = []
+    for name, (seed, data) in sources(options).items():
+        shared, out = [f"--data={data}", *(TOY if options.toy else ())], options.runs / name
+        runs = tuned(out / "tune", shared, seed, options)
+        runs["random search"] = searched(out / "random", shared, seed, options, out / "tune")
+        runs["grid of transfer"] = transferred(out / "transfer", shared, seed, options)
+        of = partial(map, hits)
+        for method, each in runs.items():
+            scores = [float(right.mean()) for right in of(each)]
+            mean, std = mean_and_std(scores)
+            row = {"set": name, "method": method, "accuracy": mean, "std": std, "n": len(scores)}
+            compared = mean_difference([*zip(of(runs["default"]), of(each), strict=False)])
+            rows.append({**row, "difference": compared})
+            print(f"{name} {method}: {mean:.4f}, {compared['points']:+.2f}", file=sys.stderr)
+    publish(document("tune against search", rows), options, None)
+
+
+if __name__ == "__main__":
+    main()

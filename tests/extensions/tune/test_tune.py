@@ -1,0 +1,284 @@
+"""`vit tune`: what is chosen, how the work goes on and is shared, and what is refused."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.command import Vit, saved
+from tests.killing import in_child, killed_at
+from vit.cli.main import main
+from vit.extensions.transfer import divided as jobs
+from vit.extensions.tune import tune
+from vit.extensions.tune.halving import Timing
+from vit.extensions.tune.space import SPACE
+
+ROOT = Path(__file__).parents[3]
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_fit.py")))
+OPTIONS = ("--", "--trainer.accelerator=cpu", "--data.loading.num_workers=0")
+WINNER = "rate-3"
+"""The best cell of fake_fit.py that differs from the default in one option."""
+
+
+@pytest.fixture
+def command(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[str, ...]:
+    """A `vit tune` whose cells are runs of fake_fit.py; nine cells."""
+    monkeypatch.setattr(jobs, "COMMAND", FAKE)
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr("vit.extensions.tune.halving.MOST_CELLS", 9)
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "runs.log"))
+    saved(Path("pre"), None)
+    return ("tune", "--data", str(photos), "--budget=1h", "--pretrained=pre", "--run_dir=out")
+
+
+def summary(folder: str = "out") -> dict[str, Any]:
+    return json.loads(Path(folder, "summary.json").read_text())
+
+
+def begun() -> Counter[str]:
+    """Name of a run -> times that it was begun."""
+    file = Path("runs.log")
+    return Counter(file.read_text().split() if file.is_file() else ())
+
+
+def test_the_best_cell_is_compared_with_the_default_on_test(
+    vit: Vit, command: tuple[str, ...]
+) -> None:
+    done = vit(*command, "--json", *OPTIONS)
+    assert done.status == 0, done.err
+    result = json.loads(done.out)
+    assert result == summary() and result["winner"] == WINNER and result["cut"] == []
+    assert [len(rung["val"]) for rung in result["rungs"]] == [9, 3, 2]
+    steps = [rung["steps"] for rung in result["rungs"]]
+    assert steps == [steps[2] // 9, steps[2] // 3, result["steps"]]
+    assert all("default" in rung["val"] for rung in result["rungs"])
+    assert {*result["rungs"][2]["val"]} == {WINNER, "default"}
+    assert [*result["test"]] == ["best", "default"]
+    for scores in result["test"].values():
+        assert len(scores) == 3 and None not in scores
+    [low, high] = result["difference"]["interval"]
+    assert result["difference"]["points"] == pytest.approx(20, abs=2) and 0 < low < high
+    assert (result["difference"]["pairs"], result["difference"]["images"]) == (3, 60)
+    # Each run once, the probe in one rung only, and the timed run as a cell where it is as long.
+    assert set(begun().values()) == {1}
+    again = vit(*command, *OPTIONS)
+    assert again.status == 0 and set(begun().values()) == {1}
+    assert "a gain over the default" in again.out and "no gain" not in again.out
+    assert "vit classify out/best PHOTO" in again.out
+
+
+def test_options_are_compared_by_cells_that_differ_in_them_alone(
+    vit: Vit, command: tuple[str, ...]
+) -> None:
+    result = json.loads(vit(*command, "--json", *OPTIONS).out)
+    rows = {(row["option"], row["value"]): row for row in result["options"]}
+    assert rows["rate", "3"]["points"] == pytest.approx(20, abs=3)
+    assert rows["rate", "0.3"]["points"] == pytest.approx(-10, abs=3)
+    assert rows["method", "lora"]["points"] == pytest.approx(-30, abs=3)
+    assert rows["layer_decay", "0.9"]["points"] == 0
+    assert all(row["images"] == 40 for row in rows.values())
+
+
+def test_cells_share_the_cut_of_val_and_final_runs_train_on_it(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[jobs.Job] = []
+    run = jobs.Job.run
+    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run(job))[1])
+    assert vit(*command, "--seed=5", *OPTIONS).status == 0
+    for job in made:
+        texts = dict(word.removeprefix("--").partition("=")[::2] for word in job.words)
+        assert texts["data.splits.seed"] == "5"
+        final = job.split == "test"
+        assert ("data.splits.val_fraction" in texts) != final
+        seed = int(texts["seed_everything"]) - 5
+        assert seed == (int(job.folder.name[-1]) if "_seed" in job.folder.name else 0)
+        assert texts["final_split"] == job.split
+    assert len([job for job in made if job.split == "test"]) == 6
+    assert not Path("out/cells/default_3/checkpoints").exists()
+    assert Path("out/best/checkpoints").exists()
+
+
+def test_no_gain_is_an_answer(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAILS", "lora")
+    monkeypatch.setattr(
+        "vit.extensions.tune.halving.MOST_CELLS", 3
+    )  # and the probe, which is worse
+    done = vit(*command, *OPTIONS)
+    assert done.status == 0, done.err
+    assert "no gain over the default" in done.out and summary()["winner"] == "default"
+    assert [*summary()["test"]] == ["best"] and summary()["difference"] is None
+    assert summary()["rungs"][0]["failed"] == {"method-lora": "the loss is not finite since step 2"}
+    assert "the loss is not finite since step 2" in done.out
+    assert "next:\n  vit classify out/best PHOTO" in done.out
+
+
+MOMENTS = [
+    (jobs.subprocess, "Popen", 1),
+    (jobs.subprocess.Popen, "wait", 1),  # of the timed run, which goes on alone
+    (jobs, "write_json", 1),
+    (tune, "write_json", 1),  # plan.json
+    (jobs.subprocess.Popen, "wait", 2),
+    (jobs, "write_json", 1),
+    (tune, "write_json", 1),  # rung_1.json
+    (jobs.subprocess, "Popen", 1),
+    (tune, "write_json", 1),  # rung_2.json
+    (tune, "write_json", 1),  # rung_3.json
+    (jobs, "write_json", 2),
+    (jobs.subprocess.Popen, "wait", 4),
+    (tune, "write_json", 1),  # summary.json
+]
+
+
+def test_a_search_that_is_killed_at_any_moment_ends_with_the_same_winner(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"rate": SPACE["rate"]}
+    monkeypatch.setattr("vit.extensions.tune.space.SPACE", few)
+    monkeypatch.setattr(tune, "SPACE", few)
+    words, decisions = [*command, *OPTIONS], dict[str, bytes]()
+    for moment in MOMENTS:
+        status = in_child(lambda moment=moment: (killed_at(*moment), main(words))[1])
+        assert status == -signal.SIGKILL, moment
+        files = {file.name: file.read_bytes() for file in Path("out").glob("*_?.json")}
+        assert decisions.items() <= files.items()
+        decisions = files
+    assert len(decisions) == 3 and not Path("out/summary.json").exists()
+    assert vit(*words).status == 0
+    assert vit(*command, "--run_dir=whole", *OPTIONS).status == 0
+    killed, unbroken = summary(), summary("whole")
+    assert killed["winner"] == unbroken["winner"] == WINNER and killed["cut"] == []
+    for name in ("test", "difference", "options"):
+        assert killed[name] == unbroken[name]
+    for ours, theirs in zip(killed["rungs"], unbroken["rungs"], strict=True):
+        assert (ours["val"], ours["best"]) == (theirs["val"], theirs["best"])
+
+
+def test_two_processes_divide_the_runs(command: tuple[str, ...], tmp_path: Path) -> None:
+    code = (
+        "import sys; from vit.extensions.transfer import divided as jobs; "
+        "from vit.cli.main import main; "
+        f"jobs.COMMAND = {FAKE!r}; jobs.POLL_SECONDS = 0.02; sys.exit(main(sys.argv[1:]))"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SECONDS": "0.2"}
+    variables["OMP_NUM_THREADS"] = "1"
+    words = [sys.executable, "-c", code, *command, "--json", *OPTIONS]
+    pair = [
+        subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate() for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], outputs
+    first, second = (json.loads(out) for out, _ in outputs)
+    assert first == second and first["winner"].startswith(WINNER)
+    assert set(begun().values()) == {1}
+    lines = [re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE) for _, err in outputs]
+    assert all(lines) and sorted(lines[0] + lines[1]) == sorted(begun())
+
+
+def test_what_time_cuts_off_is_named(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plenty = Timing(0.0, 0.0)  # so that the plan has all cells, and the clock alone ends it
+    monkeypatch.setattr(tune, "timed", lambda job: plenty)
+    calls = 0
+
+    def late(self: tune.Tuning, seconds: float) -> Callable[[], bool]:
+        def in_time() -> bool:
+            nonlocal calls
+            calls += 1
+            return calls <= 6
+
+        return in_time
+
+    monkeypatch.setattr(tune.Tuning, "before", late)
+    done = vit(*command, *OPTIONS)
+    assert done.status == 0, done.err
+    cut = ["augment-gentle_3", "augment-strong_3", "best", "default"]
+    cut += [f"{name}_seed{seed}" for seed in (1, 2) for name in ("best", "default")]
+    assert summary()["cut"] == cut and summary()["winner"] == WINNER
+    assert all(f"not begun in time: {name}" in done.out for name in cut)
+    assert len(summary()["rungs"]) == 1 and "no gain over the default" in done.out
+
+
+def test_val_without_test_is_scored_once_at_the_end(
+    vit: Vit, command: tuple[str, ...], photos: Path
+) -> None:
+    for name in ("red", "grün", "blue"):
+        for split, numbers in (("val", range(4)), ("train", range(4, 12))):
+            (photos / split / name).mkdir(parents=True)
+            for i in numbers:
+                (photos / name / f"{i:02}.jpg").rename(photos / split / name / f"{i:02}.jpg")
+        (photos / name).rmdir()
+    done = vit(*command, *OPTIONS)
+    assert done.status == 0, done.err
+    assert "its val is test here, and val is cut from train" in done.err
+    assert summary()["images"] == {"train": 18, "val": 6, "test": 12}
+    listed = Path("out/images.csv").read_text().splitlines()[1:]
+    assert {"val/" in line for line in listed if line.endswith("test")} == {True}
+
+
+def test_mistakes_are_refused_in_one_line(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def line(*words: str) -> str:
+        done = vit(*command, *words)
+        assert done.status == 2 and done.out == ""
+        [text] = [text for text in done.err.splitlines() if text.startswith("vit: ")]
+        return text
+
+    assert "1x is not a time" in line("--budget=1x", *OPTIONS)
+    assert "no published weights of that name" in line("--pretrained=nowhere_s14", *OPTIONS)
+    assert "`vit tune` sets it for each run" in line(*OPTIONS, "--trainer.max_steps=3")
+    monkeypatch.setenv("FAKE_SECONDS", "0.5")
+    assert re.search(
+        r"--budget of 1 s is too small: .* give at least \d+m", line("--budget=1s", *OPTIONS)
+    )
+    assert vit(*command, *OPTIONS).status == 0
+    assert "choose another folder" in line("--run_dir", "out", "--seed=1", *OPTIONS)
+    assert not [name for name, count in begun().items() if count > 1]
+    monkeypatch.setenv("FAKE_FAILS", "finetune")
+    assert "the default recipe failed: the loss" in line("--run_dir=other", *OPTIONS)
+
+
+def test_the_default_of_a_real_search_is_what_fit_alone_makes(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"method": {"finetune": "", "probe": ""}}
+    halving = {"halving.RUNGS": 1, "halving.SEEDS": 1, "halving.FEWEST_CELLS": 2}
+    of_tune = {"tune.SPACE": few, "tune.SEEDS": 1, "tune.TRIAL_STEPS": (3, 99)}
+    for name, value in ({"space.SPACE": few} | halving | of_tune).items():
+        monkeypatch.setattr(f"vit.extensions.tune.{name}", value)
+    saved(Path("pre"), None)
+    shared = ("--data", photos, "--pretrained=pre")
+    done = vit("tune", *shared, "--budget=2h", "--run_dir=out", "--json", *OPTIONS)
+    assert done.status == 0, done.err
+    [rung] = summary()["rungs"]
+    assert [*rung["val"]] == ["default", "method-probe"] and not rung["failed"]
+    cells = {name: summary(f"out/cells/{name}") for name in ("default_35", "method-probe")}
+    assert cells["default_35"]["metrics"]["val/acc1"] == rung["val"]["default"]
+    sizes = {"train": 33 - 12, "val": 12, "test": 3}
+    assert all(run["images"] == sizes for run in (*cells.values(), summary()))
+
+    assert vit("fit", *shared, "--run_dir=alone", *OPTIONS[1:]).status == 0
+    default = "out/best" if summary()["winner"] == "default" else "out/default"
+    ours, theirs = summary(default), summary("alone")
+    names = ("steps", "images", "splits", "images_seen")
+    assert [ours[name] for name in names] == [theirs[name] for name in names]
+    ours, theirs = (load_file(f"{run}/model/model.safetensors") for run in (default, "alone"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -1,0 +1,80 @@
+"""`vit tune`: options for a data set, chosen within a time and compared with the default."""
+
+import json
+import shlex
+from typing import Any
+
+from vit.cli.arguments import OneLineParser
+from vit.console import clock, show
+from vit.extensions.transfer.cli_trainings import trainings
+
+DESCRIPTION = """\
+Tries encoders, methods, learning rates, augmentations and image sizes on a part of train, with
+short trainings first, and scores the best and the default recipe, three times each, on the test
+images. If interrupted, the same command continues; started twice, the two share the work."""
+
+EXAMPLE = """\
+The options that are tried, and what each file holds: docs/tune.md.
+
+examples:
+  vit tune --data my_photos/ --budget 2h
+  vit tune --data my_photos/ --budget 8h --pretrained dinov2_s14 --pretrained vit_s16"""
+
+
+def run(args: list[str]) -> int:
+    """Trains what is left of the plan, and prints the comparison."""
+    at = args.index("--") if "--" in args else len(args)
+    fields = vars(_parser().parse_args(args[:at]))
+    as_json = fields.pop("json")
+    from vit.extensions.tune.tune import tune  # heavy: imports lightning
+
+    with trainings("tune", args):
+        result = tune(**fields, rest=args[at + 1 :])
+    show(json.dumps(result, indent=1) if as_json else _text(result, fields["data"]))
+    return 0
+
+
+def _text(result: dict[str, Any], data: str) -> str:
+    """The rungs, the options, and the comparison on test."""
+    lines: list[str] = []
+    for rung in result["rungs"]:
+        lines += ["", f"{'cell, ' + str(rung['steps']) + ' steps':44} {'val, %':>7} {'time':>8}"]
+        for name, score in sorted(rung["val"].items(), key=lambda pair: -(pair[1] or 0)):
+            value = rung["failed"].get(name, "cut off") if score is None else f"{100 * score:.2f}"
+            seconds = rung["seconds"].get(name)
+            lines.append(f"{name:44} {value:>7} {'' if seconds is None else clock(seconds):>8}")
+    lines += ["", "option alone: points on val over the default's value, 95 % interval, pairs"]
+    for row in result["options"]:
+        lines.append(f"{row['option'] + ' ' + row['value']:30} {_points(row)} {row['pairs']:4}")
+    lines += ["", *(f"not begun in time: {name}" for name in result["cut"])]
+    for kind, scores in result["test"].items():
+        values = ", ".join("-" if score is None else f"{100 * score:.2f}" for score in scores)
+        name = f" ({result['winner']})" if kind == "best" else ""
+        lines.append(f"test, %, {result['steps']} steps, {kind}{name}: {values}")
+    difference = result["difference"]
+    gain = difference is not None and difference["interval"][0] > 0
+    if difference is not None:
+        lines.append(f"best over default on test, 95 % interval: {_points(difference)}")
+    lines.append("a gain over the default" if gain else "no gain over the default")
+    best = shlex.quote(f"{result['run']}/{'best' if gain else [*result['test']][-1]}")
+    return "\n".join([*lines, "next:", f"  vit classify {best} PHOTO", f"  vit test {best}"])
+
+
+def _points(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{row['points']:+7.2f}  {low:+7.2f} to {high:+7.2f}"
+
+
+def _parser() -> OneLineParser:
+    usage = "vit tune --data DATA --budget TIME [OPTIONS] [-- OPTIONS OF vit fit]"
+    words = {"description": DESCRIPTION, "epilog": EXAMPLE, "usage": usage}
+    parser = OneLineParser(prog="vit tune", **words)
+    add = parser.add_argument
+    add("--data", required=True, help="images as of `vit fit --data`")
+    add("--budget", required=True, metavar="TIME", help="such as 20m, 2h or 1h30m")
+    text = "an encoder to try; the first is the default's (default: the recipe's, and the cache's)"
+    add("--pretrained", action="append", default=[], metavar="X", help=text)
+    add("--run_dir", "--run-dir", metavar="RUN", help="default: runs/tune/DATA")
+    add("--seed", type=int, default=0, metavar="N", help="of cells, splits and trainings")
+    add("--json", action="store_true", help="print the result as JSON")
+    return parser
