@@ -21,8 +21,6 @@ from benchmarks.lib.sweep import (
     verdict,
 )
 from benchmarks.papers.ablations.run import CENTRE, HEAD_RATES, HEADS, OPTIMIZERS, SHAPES, arms
-from vit.extensions.compute.cost import DEVICES
-from vit.extensions.compute.table6 import JFT_IMAGES
 from vit.extensions.compute.tables import amount
 
 PAGE = ROOT / "docs" / "ablations.md"
@@ -31,16 +29,6 @@ ALIKE = 2.0
 COMPARABLE = 2.0
 """Factor within which two speeds are called comparable."""
 INSTEAD = {"centre": "centre", "all": "depth, width and MLP"}
-IMAGENET21K = 14_197_122
-TABLE2 = (
-    ("ViT-H/14", "vit_h14", "JFT", JFT_IMAGES, 14, 2_500),
-    ("ViT-L/16", "vit_l16", "JFT", JFT_IMAGES, 14, 680),
-    ("ViT-L/16", "vit_l16", "ImageNet-21k", IMAGENET21K, 90, 230),
-    ("ViT-L/16", "vit_l16", "ImageNet-21k", IMAGENET21K, 30, 230),
-    ("BiT-L (R152x4)", "bit_r152x4", "JFT", JFT_IMAGES, 40, 9_900),
-    ("BiT-L (R152x4)", "bit_r152x4", "JFT", JFT_IMAGES, 30, 9_900),
-)
-"""Model, its name here, data, images, epochs and TPUv3-core-days of Table 2."""
 TABLE7 = (("ResNet50, average of five", 89.33, 88.79), ("ResNet152x2", 94.01, 93.72))
 """Adam and SGD."""
 Rows = list[dict[str, Any]]
@@ -254,21 +242,6 @@ def counted_models() -> dict[str, dict[str, Any]]:
     return {row["model"]: row for row in load("papers/compute/results")["models"]}
 
 
-def utilisation() -> str:
-    """Share of the peak that Table 2's core-days imply."""
-    flops = {
-        row["model"]: row["training_flops"] for row in load("papers/compute/results")["models"]
-    }
-    peak = DEVICES["tpu-v3-core"].tflops * 1e12 * 86_400
-    lines = []
-    for name, model, data, images, epochs, days in TABLE2:
-        work = images * epochs * flops[model]
-        share = f"{100 * work / peak / days:.0f} %"
-        lines.append((name, data, epochs, amount(work / 1e18), f"{days:,}", share))
-    head = ("model", "data", "epochs", "exaFLOPs", "TPUv3-core-days", "of the peak")
-    return table(head, lines)
-
-
 def per_flop(content: dict[str, Any]) -> str:
     """Operations per second against ViT-B/16's, and the largest batch."""
     models = counted_models()
@@ -339,7 +312,6 @@ def text(content: dict[str, Any]) -> dict[str, str]:
         "per_doubling": per_doubling(found),
         "judged_shapes": judged_shapes(found),
         "optimizers": optimizers(found),
-        "utilisation": utilisation(),
         "per_flop": per_flop(content),
         "judged_speed": judged_speed(content),
     }

@@ -10,6 +10,7 @@ from benchmarks.lib.sweep import power
 from benchmarks.papers.complexity.run import HEAD
 
 PAGE = ROOT / "docs" / "complexity.md"
+GRADIENTS = ROOT / "docs" / "images" / "complexity_gradients.png"
 NEAR = 0.2
 """Two exponents that differ by less are the same."""
 UPPER = {"tokens": 512, "width": 256}
@@ -245,7 +246,28 @@ def texts(content: dict[str, Any]) -> dict[str, str]:
         "width": exponents(width, arms),
         "width_ms": times(width, arms),
         "vit_s16": vit_s(content),
+        "gradients": gradients(load("papers/complexity/gradients")),
     }
+
+
+def geometric(norms: list[list[float]], place: int) -> float:
+    """Mean over the seeds of the logarithm of the norms at a place."""
+    return statistics.geometric_mean(seed[place] for seed in norms)
+
+
+def gradients(content: dict[str, Any]) -> str:
+    """Norms of the Jacobians, and their factor per token."""
+    shown = (2, 16, 64, 256)
+    lines = []
+    for row in content["rows"]:
+        norms = {n: geometric(row["norms"], k) for k, n in enumerate(row["places"])}
+        factor = (norms[16] / norms[2]) ** (1 / 14)
+        lines.append((row["network"], *(f"{norms[n]:.2g}" for n in shown), f"{factor:.3f}"))
+    head = ("network", *(f"token {n}" for n in shown), "factor per token, 2 to 16")
+    measured = (
+        "Width {width}, {seeds} seeds (geometric mean), {directions} random directions, float64."
+    )
+    return f"{table(head, lines)}\n\n{measured.format(**content)}"
 
 
 SHOWN = (
@@ -284,6 +306,35 @@ def draw(content: dict[str, Any]) -> None:
     PAGE.with_suffix(".png").write_bytes(png(figure))
 
 
+def draw_gradients(content: dict[str, Any]) -> None:
+    """Norms of the Jacobians against the token, both in logarithms."""
+    from vit.extensions.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+
+    figure = new_figure(6.4, 3.8)
+    axes = figure.add_subplot(1, 1, 1)
+    style_axes(axes)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    colours = (LIGHT.accent, LIGHT.second, LIGHT.third)
+    styles = [(colour, line) for line in ("-", "--") for colour in colours]
+    for row, (colour, line) in zip(content["rows"], styles, strict=True):
+        y = [geometric(row["norms"], place) for place in range(len(row["places"]))]
+        axes.plot(
+            row["places"], y, line, color=colour, marker="o", markersize=3, label=row["network"]
+        )
+    axes.set_ylim(1e-12, 100)
+    axes.set_xticks(row["places"], [f"{n:,}" for n in row["places"]])
+    axes.minorticks_off()
+    label_axes(axes, x="token n", y="norm of its Jacobian by token 1")
+    axes.legend(frameon=False, fontsize=7, handlelength=4, labelcolor=LIGHT.ink)
+    GRADIENTS.write_bytes(png(figure))
+
+
+def draw_both() -> None:
+    draw(load("papers/complexity/results"))
+    draw_gradients(load("papers/complexity/gradients"))
+
+
 if __name__ == "__main__":
-    results = load("papers/complexity/results")
-    raise SystemExit(generate(PAGE, filled(PAGE, **texts(results)), figure=lambda: draw(results)))
+    content = texts(load("papers/complexity/results"))
+    raise SystemExit(generate(PAGE, filled(PAGE, **content), figure=draw_both))

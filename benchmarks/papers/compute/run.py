@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.lib.harness import save
 from benchmarks.lib.pages import ROOT, filled, generate, load, results_path, table
+from benchmarks.papers.compute.table2 import core_days, shares
 from vit.extensions.compute.comparison import model_rows, training_rows
 from vit.extensions.compute.table6 import JFT_SIZE, TABLE6, Point, column_title
 from vit.extensions.compute.tables import amount
@@ -199,6 +200,8 @@ def main() -> int:
         table6=table6(rows, xla),
         explanations=explanations(document["hypotheses"]),
         models=models(document["models"]),
+        core_days=core_days(document["models"]),
+        shares=shares(load("papers/compute/shares")),
     )
     if check:
         return int(generate(PAGE, page) or not FIGURE.is_file() or not unchanged(document))
