@@ -8,6 +8,7 @@ from vit.extensions.answers.batch_classifier import BatchClassifier as BatchClas
 from vit.extensions.backbones.contract import as_timm as as_timm
 from vit.extensions.backbones.image_transform import transforms as transforms
 from vit.extensions.backbones.registry import register_with_timm as register_with_timm
+from vit.extensions.folds.out_of_fold import OutOfFold as OutOfFold
 from vit.extensions.formats.publish import push_to_hub as push_to_hub
 from vit.extensions.notebook.commands import check as check
 from vit.extensions.notebook.commands import fewshot as fewshot
@@ -24,7 +25,6 @@ from vit.extensions.recipes.foreach import LAMB as LAMB
 from vit.extensions.recipes.foreach import SGDW as SGDW
 from vit.extensions.recipes.randaugment import RandAugment as RandAugment
 from vit.extensions.serving.write import export as export
-from vit.extensions.transfer.out_of_fold import OutOfFold as OutOfFold
 from vit.extensions.transfer.pseudo import Pseudo as Pseudo
 from vit.extensions.tune.tune import tune as tune
 from vit.inference.classifier import Classifier as Classifier

@@ -22,7 +22,7 @@ TABLES: dict[str, dict[str, str]] = {
         "test": "vit.cli.evaluate:test",
         "predict": "vit.cli.evaluate:predict",
         "transfer": "vit.extensions.transfer.cli_transfer:run",
-        "folds": "vit.extensions.transfer.cli_folds:run",
+        "folds": "vit.extensions.folds.cli_folds:run",
         "selftrain": "vit.extensions.transfer.cli_selftrain:run",
         "tune": "vit.extensions.tune.cli_tune:run",
         "fewshot": "vit.extensions.evaluation.cli_fewshot:run",

@@ -28,8 +28,8 @@ from scipy.stats import t
 from sklearn.datasets import load_digits
 
 from benchmarks.lib.harness import arguments, document, finished, publish, write_manifest
+from vit.extensions.folds.folds import Folds
 from vit.extensions.reports.intervals import wilson_interval
-from vit.extensions.transfer.folds import Folds
 from vit.extensions.transfer.transfer import train
 from vit.runs import finishers
 from vit.runs.evaluate import Subject

@@ -29,7 +29,8 @@ def together() -> list[dict[str, str]]:
     stems = [name for name in names["positions"] if name not in OF_SCORES]
     models = [{"mixer": name} for name in names["mixer"] if name not in OF_LSTM]
     models += [{"stack": name} for name in names["stack"]]
-    for model, name in zip(models, names["mlp"][::-1], strict=True):
+    assert len(models) >= len(names["mlp"])
+    for model, name in zip(models, names["mlp"][::-1], strict=False):
         model["mlp"] = name
     moving = [model for model in models if ENTRIES["mixer", model.get("mixer", "softmax")].other]
     # Fixup, the last one, has no other mixer.

@@ -1,6 +1,5 @@
-"""Fine-tuning on several data sets, VTAB-1k, cross-validation, and self-training.
+"""Fine-tuning on several data sets, VTAB-1k, and self-training.
 
-Adds `vit transfer`, `vit folds` and `vit selftrain`, folders of VTAB-1k's lists as a source of
-images, and `vit.Pseudo` (`--data.pseudo`). Pages: docs/transfer.md, docs/vtab.md, docs/folds.md,
-docs/self_training.md.
+Adds `vit transfer` and `vit selftrain`, folders of VTAB-1k's lists as a source of images, and
+`vit.Pseudo` (`--data.pseudo`). Pages: docs/transfer.md, docs/vtab.md, docs/self_training.md.
 """

@@ -38,7 +38,7 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
     options, rest = parser.parse_known_args(args)
 
-    from vit.extensions.transfer.folds import Folds  # heavy: imports lightning
+    from vit.extensions.folds.folds import Folds  # heavy: imports lightning
 
     folder = Path(options.run_dir).expanduser()
     with trainings("folds", args):

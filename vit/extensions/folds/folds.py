@@ -18,10 +18,10 @@ import numpy as np
 from vit.console import say
 from vit.data.sources import Splits, group_numbers
 from vit.errors import UserError
+from vit.extensions.folds.assignment import corrected_interval, fold_of_each
+from vit.extensions.folds.out_of_fold import pooled_score, read_outputs, write_outputs
 from vit.extensions.sources.digests import images_digest
-from vit.extensions.transfer.assignment import corrected_interval, fold_of_each
 from vit.extensions.transfer.image_lists import listed_images, reading_options
-from vit.extensions.transfer.out_of_fold import pooled_score, read_outputs, write_outputs
 from vit.extensions.transfer.transfer import check_free, check_plan, train
 from vit.recipes import DEFAULT_RECIPE
 from vit.runs.options import Options

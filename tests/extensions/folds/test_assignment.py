@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.model_selection import StratifiedGroupKFold
 
 from vit.errors import UserError
-from vit.extensions.transfer.assignment import corrected_interval, fold_of_each
+from vit.extensions.folds.assignment import corrected_interval, fold_of_each
 
 NAMES = ["cat", "dog", "owl"]
 

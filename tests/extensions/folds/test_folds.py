@@ -21,7 +21,7 @@ from tests.command import Vit, coloured, table
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
 from vit.data.trained_on import TrainedOn
-from vit.extensions.transfer import folds
+from vit.extensions.folds import folds
 from vit.runs.records import read_summary
 from vit.training.image_classifier import ImageClassifier
 
