@@ -69,7 +69,8 @@ def test_a_part_either_keeps_the_future_hidden_or_is_refused(
         part["size"] = (3, 5)  # of another grid than this one
     if name == "bigbird":
         part |= {"block": 2, "random": 1}
-    sees_all = kind == "mixer" and name != "softmax"
+    scores = name in ("softmax", "dot_product") and part.get("projected", True)
+    sees_all = kind == "mixer" and not scores
     if sees_all or part.get("chosen") == 2:
         with pytest.raises(UserError, match="this task hides later patches"):
             make(architecture={"variant": {kind: part}})
