@@ -249,7 +249,7 @@ def test_mistakes_are_refused_in_one_line(
         r"--budget of 1 s is too small: .* give at least \d+m", line("--budget=1s", *OPTIONS)
     )
     assert vit(*command, *OPTIONS).status == 0
-    assert "choose another folder" in line("--run_dir", "out", "--seed=1", *OPTIONS)
+    assert "choose another --run_dir" in line("--run_dir", "out", "--seed=1", *OPTIONS)
     assert not [name for name, count in begun().items() if count > 1]
     monkeypatch.setenv("FAKE_FAILS", "finetune")
     assert "the default recipe failed: the loss" in line("--run_dir=other", *OPTIONS)

@@ -30,7 +30,9 @@ class BatchClassifier:
         model: What `vit.load` takes.
         top: Classes of each picture.
         features: Add the head's input.
-        engine, precision, device: Those of `vit.load`.
+        engine: As of `vit.load`.
+        precision: As of `vit.load`.
+        device: As of `vit.load`.
         numbers: Options of the table `answers`, such as `coverage=0.9`.
 
     Raises UserError as `vit.load` and `PredictOptions` do.

@@ -215,6 +215,11 @@ class Tuning:
         # Of the last rung in which the default has been compared with another cell.
         winner = next((r["best"][0] for r in reversed(done) if len(r["best"]) > 1), DEFAULT)
         steps = plan["rungs"][-1][1]
+        if steps < self.usual_steps:
+            note(
+                f"the budget leaves {steps:,} steps: the default is compared at these, and "
+                f"`vit fit` alone takes {self.usual_steps:,}"
+            )
         final = self.final(winner, steps)
         result = {
             "run": str(self.folder),
