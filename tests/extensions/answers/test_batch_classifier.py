@@ -79,6 +79,9 @@ def test_tables_of_any_batch_have_the_same_types(model: Path, photos: Path) -> N
 def test_other_columns_are_refused(model: Path) -> None:
     with pytest.raises(UserError, match=r"columns \['image', 'path'\], and not \['bytes'\]"):
         vit.BatchClassifier(model)({"path": ["a"], "image": [b""]})
+    image = {"bytes": b"", "path": None}  # as datasets has them
+    with pytest.raises(UserError, match="a cell of the column bytes is dict"):
+        vit.BatchClassifier(model)({"path": ["a"], "bytes": [image]})
 
 
 class KilledOnce(vit.BatchClassifier):

@@ -62,7 +62,7 @@ class BatchClassifier:
 
         `batch` has the columns `path` and `bytes`, of NumPy or plain lists. The rows have those of
         `vit classify --out`, and `digest`, the SHA-256 of the bytes. A file that is no picture has
-        its reason in `error`. UserError for other columns.
+        its reason in `error`. UserError for other columns, or cells of another type.
         """
         if lacking := {"path", "bytes"} - {*batch}:
             raise UserError(
@@ -78,5 +78,8 @@ class BatchClassifier:
 
 
 def _content(content: object) -> bytes:
-    """The bytes of a cell; an empty one is a file without bytes."""
-    return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else b""
+    """The bytes of a cell; None is a file without bytes. UserError for a cell of another type."""
+    if content is not None and not isinstance(content, bytes | bytearray | memoryview):
+        kind = type(content).__name__
+        raise UserError(f"a cell of the column bytes is {kind}, and not the bytes of a file")
+    return bytes(content or b"")

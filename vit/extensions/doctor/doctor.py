@@ -77,7 +77,8 @@ def _machine(_: Path) -> str:
 
 
 def _startup(_: Path) -> str:
-    folders = map(Path, {*site.getsitepackages(), site.getusersitepackages()})
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    folders = map(Path, {*site.getsitepackages(), *users})
     files = sorted(path for folder in folders for path in folder.glob("*.pth"))
     names = [path.name for path in files if _runs_code(path)]
     return f"files that run code whenever Python starts: {', '.join(names) or 'none'}"
@@ -180,7 +181,8 @@ def _vit(folder: Path, *words: str) -> None:
     command = [sys.executable, "-m", "vit", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     if done.returncode:
-        raise UserError(f"vit {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"vit {words[0]} ended with status {done.returncode}: {last}")
 
 
 def _gb(size: float) -> str:

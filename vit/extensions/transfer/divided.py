@@ -36,7 +36,7 @@ class Job:
     """val or test, on which it is scored. The checkpoints of one of val are deleted: they are
     larger than the model."""
     timed: bool = False
-    """Starts anew, so that its time is that of all of it."""
+    """Is never resumed: its time is that of the whole run."""
 
     @property
     def record(self) -> Record:
