@@ -61,7 +61,7 @@ class NamedHead(LinearProbe):
         pairs: list[tuple[nn.Module, Tensor]],
         labels: Tensor,
         groups: Tensor | None,
-    ) -> None:
+    ) -> Tensor | None:
         if data.sampling.balanced or module.class_weights is not None:
             raise UserError("a head of names weighs all images alike: take -c probe for weights")
         [(layer, inputs)] = pairs
@@ -80,6 +80,4 @@ class NamedHead(LinearProbe):
             f"head: names, and {len(labels):,} images with strength {head.strength:.3g} ({by}); "
             f"accuracy on images left out of the fit {accuracy:.3f}"
         )
-        report = module.load_report
-        if report is not None and report.reinitialised and not report.known_rows:
-            module.held_out = [(head.held_out.float().to(module.device), labels.to(module.device))]
+        return head.held_out.float()

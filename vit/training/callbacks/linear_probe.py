@@ -75,7 +75,12 @@ class LinearProbe(Callback):
         layers = [gathered(layer) for layer in network.head_layers]
         if trainer.is_global_zero:
             pairs = [*zip(layers, features, strict=True)]
-            self._fit(data, pl_module, pairs, labels, groups)
+            outputs = self._fit(data, pl_module, pairs, labels, groups)
+            # Weights that name one of the classes may have been trained on these very images.
+            unseen = report is not None and report.reinitialised and not report.known_rows
+            if outputs is not None and self.alone and unseen:
+                device = pl_module.device
+                pl_module.held_out = [(outputs.to(device), labels.to(device))]
         for layer, fitted in zip(network.head_layers, layers, strict=True):
             for parameter, value in zip(layer.parameters(), fitted.parameters(), strict=True):
                 parameter.data.copy_(part(trainer.strategy.broadcast(value.data), parameter))
@@ -87,8 +92,8 @@ class LinearProbe(Callback):
         pairs: list[tuple[nn.Module, Tensor]],
         labels: Tensor,
         groups: Tensor | None,
-    ) -> None:
-        """Fits layers to their inputs. The logits of images left out are kept if that is all."""
+    ) -> Tensor | None:
+        """Fits layers to their inputs; logits `n k` of images left out, with enough of them."""
         weights = module.class_weights
         if data.sampling.balanced:
             weights = balanced_weights(labels.bincount(minlength=data.num_classes).tolist())
@@ -109,10 +114,7 @@ class LinearProbe(Callback):
             share = max(head.accuracy(labels) for head in heads)
             text += f"; {kind} on images left out of the fit {share:.3f}"
         say(text)
-        # Weights that name one of the classes may have been trained on these very images.
-        if logits and self.alone and report and report.reinitialised and not known:
-            outputs = torch.stack(logits).mean(0)
-            module.held_out = [(outputs.to(module.device), labels.to(module.device))]
+        return torch.stack(logits).mean(0) if logits else None
 
     def _features(self, trainer: Trainer, network: Model) -> tuple[list[Tensor], Tensor, Tensor]:
         """The inputs of each head, float64 `n d` on the CPU, the labels, and the places of the
