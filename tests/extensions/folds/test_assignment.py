@@ -11,6 +11,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from vit.errors import UserError
 from vit.extensions.folds.assignment import corrected_interval, fold_of_each
+from vit.extensions.folds.cli_folds import _table
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -83,3 +84,11 @@ def test_the_interval_is_the_closed_form() -> None:
     usual = stats.ttest_1samp(scores, 0).confidence_interval(0.95)
     assert corrected_interval(scores, [0] * 5) == pytest.approx((usual.low, usual.high))
     assert corrected_interval([0.1, 0.9], [1, 1]) == (0, 1)
+
+
+def test_equal_scores_are_not_shown_as_an_interval_of_no_width() -> None:
+    row = {"fold": 1, "train": 20, "images": 10, "steps": 6, "score": 1.0}
+    result = {"metric": "acc1", "folds": [row, row], "mean": 1.0, "interval": [1.0, 1.0],
+              "method": "t", "images": 20, "pooled": 1.0}  # fmt: skip
+    assert "equal scores of all folds give no interval" in _table(result)
+    assert "95 % interval 0.8000 to 1.0000" in _table(result | {"interval": [0.8, 1.0]})

@@ -59,7 +59,12 @@ def _table(result: dict[str, Any]) -> str:
         sizes = "".join(f"{row[key]:>10,}" for key in ("train", "images", "steps"))
         lines.append(f"{row['fold']:>5}{sizes}  {row['score']:.4f}")
     low, high = result["interval"]
-    lines.append(f"mean {result['mean']:.4f}, 95 % interval {low:.4f} to {high:.4f} for a run of")
-    lines.append(f"  as many images, by the {result['method']}")
+    if low < high:
+        lines.append(
+            f"mean {result['mean']:.4f}, 95 % interval {low:.4f} to {high:.4f} for a run of"
+        )
+        lines.append(f"  as many images, by the {result['method']}")
+    else:
+        lines.append(f"mean {result['mean']:.4f}; equal scores of all folds give no interval")
     lines.append(f"all {result['images']:,} images together {result['pooled']:.4f}")
     return "\n".join(lines)
