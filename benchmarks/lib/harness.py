@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.lib.pages import ROOT, results_path, span
@@ -242,6 +243,13 @@ def shuffled(paths: Sequence[Path], key: str) -> list[Path]:
     order = [*paths]
     random.Random(key).shuffle(order)
     return order
+
+
+def hits(run: Path) -> np.ndarray:
+    """True for the test images that a run names rightly, in the order of the data."""
+    with np.load(run / "predictions.npz") as file:
+        right = file["labels"] == file["top_classes"][:, 0]
+        return right[np.argsort(file["indices"])]
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:

@@ -26,6 +26,7 @@ from benchmarks.lib.harness import (
     arguments,
     document,
     draw_images,
+    hits,
     mean_and_std,
     publish,
     run_fit,
@@ -42,13 +43,6 @@ SIZES = (20, 200)
 TESTS = 100
 """Test images per class of CIFAR."""
 TOY = ("--trainer.accelerator=cpu", "--data.loading.num_workers=0")
-
-
-def hits(run: Path) -> np.ndarray:
-    """True for the test images that a run names rightly, in the order of the data."""
-    with np.load(run / "predictions.npz") as file:
-        right = file["labels"] == file["top_classes"][:, 0]
-        return right[np.argsort(file["indices"])]
 
 
 def cpu_seconds(runs: Sequence[Path]) -> float:
