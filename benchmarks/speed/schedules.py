@@ -91,7 +91,7 @@ def cooled(words: list[str], lengths: tuple[int, ...], out: Path) -> tuple[dict[
 
 
 def compared(setting: str, arms: Arms) -> Rows:
-    """A row per arm; from the second on with the difference of its accuracy to that of the first."""
+    """A row per arm; but in the first, the difference of its accuracy to that one."""
     first, rows = [hits(run) for run in next(iter(arms.values()))], []
     for arm, runs in arms.items():
         right = [hits(run) for run in runs]
