@@ -2,12 +2,12 @@
 
     python -m benchmarks.speed.schedules --data cifar10/ --weights DINOV2 --runs DIR [--toy]
 
-- sizes: `-c cifar10` of 2,000 steps, and fine-tuning on 40 images per class of CIFAR-10 (JPEG) at
-  112 pixels. Beside the run of one size stands one of the smaller sizes first, and one of one size
-  with fewer steps, as many as took the CPU seconds of the run of sizes.
-- cooldown: lengths of 500, 1,000 and 2,000 steps of `-c cifar10`, each planned with the recipe's
-  linear decay, against one stable run which is cooled down over the last fifth of each length.
-  `share` is the CPU seconds of all that was trained over those of the three planned runs.
+- sizes: 600 steps of `-c cifar10` of half the width, and fine-tuning on 40 images per class of
+  CIFAR-10 (JPEG) at 84 pixels. Beside the run of one size stands one of the smaller sizes first,
+  and one of one size with fewer steps, as many as took the CPU seconds of the run of sizes.
+- cooldown: lengths of 150, 300 and 600 steps of the same, each planned with the recipe's linear
+  decay, against one stable run which is cooled down over the last fifth of each length. `share` is
+  the CPU seconds of all that was trained over those of the three planned runs.
 
 Three seeds. `difference` is that of accuracy on test to the run of one size, or to the planned run
 of that length, with an interval over images and seeds; a finished run is reused.
@@ -112,15 +112,16 @@ def settings(options: Namespace) -> dict[str, tuple[list[str], int, str]]:
 
     draw_images(options.data, few, choose, 5 if options.toy else TESTS)
     whole = f"--data={few if options.toy else options.data}"
-    scratch = ["-c", "cifar10", whole, *WHOLE, *QUIET]
+    narrow = ("--model.architecture.width=64", "--model.architecture.mlp_dim=256")
+    scratch = ["-c", "cifar10", whole, *narrow, *WHOLE, *QUIET]
     tuned = ["-c", "finetune", f"--data={few}", f"--pretrained={options.weights}"]
-    tuned += [f"--image-size={28 if options.toy else 112}", *QUIET]
-    steps = (4, 4) if options.toy else (2_000, 160)
+    tuned += [f"--image-size={28 if options.toy else 84}", *QUIET]
+    steps = (4, 4) if options.toy else (600, 100)
     if options.toy:
         scratch, tuned = [*scratch, *TOY], [*tuned, *TOY]
     return {
         "cifar10": (scratch, steps[0], "[16,24]"),
-        "finetune": (tuned, steps[1], "[14]" if options.toy else "[56,84]"),
+        "finetune": (tuned, steps[1], "[14]" if options.toy else "[42,63]"),
     }
 
 
@@ -137,7 +138,7 @@ def main() -> None:
             first = seconds["one size"]
             rows += [{**row, "share": seconds[row["arm"]] / first} for row in compared(part, arms)]
         else:
-            lengths = (5, 10) if options.toy else (500, 1_000, 2_000)
+            lengths = (5, 10) if options.toy else (150, 300, 600)
             runs, share = cooled(of["cifar10"][0], lengths, options.runs / part)
             for length, arms in runs.items():
                 rows += [{**row, "share": share} for row in compared(f"{length} steps", arms)]
