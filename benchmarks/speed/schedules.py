@@ -3,7 +3,7 @@
     python -m benchmarks.speed.schedules --data cifar10/ --weights DINOV2 --runs DIR [--toy]
 
 - sizes: 600 steps of `-c cifar10` of half the width, and fine-tuning on 40 images per class of
-  CIFAR-10 (JPEG) at 84 pixels. Beside the run of one size stands one of the smaller sizes first,
+  CIFAR-10 (JPEG) at 56 pixels. Beside the run of one size stands one of the smaller sizes first,
   and one of one size with fewer steps, as many as took the CPU seconds of the run of sizes.
 - cooldown: lengths of 150, 300 and 600 steps of the same, each planned with the recipe's linear
   decay, against one stable run which is cooled down over the last fifth of each length. `share` is
@@ -115,13 +115,13 @@ def settings(options: Namespace) -> dict[str, tuple[list[str], int, str]]:
     narrow = ("--model.architecture.width=64", "--model.architecture.mlp_dim=256")
     scratch = ["-c", "cifar10", whole, *narrow, *WHOLE, *QUIET]
     tuned = ["-c", "finetune", f"--data={few}", f"--pretrained={options.weights}"]
-    tuned += [f"--image-size={28 if options.toy else 84}", *QUIET]
+    tuned += [f"--image-size={28 if options.toy else 56}", *QUIET]
     steps = (4, 4) if options.toy else (600, 100)
     if options.toy:
         scratch, tuned = [*scratch, *TOY], [*tuned, *TOY]
     return {
         "cifar10": (scratch, steps[0], "[16,24]"),
-        "finetune": (tuned, steps[1], "[14]" if options.toy else "[42,63]"),
+        "finetune": (tuned, steps[1], "[14]" if options.toy else "[28,42]"),
     }
 
 
