@@ -2,10 +2,10 @@
 
     python -m benchmarks.speed.schedules --data cifar10/ --weights DINOV2 --runs DIR [--toy]
 
-- sizes: 600 steps of `-c cifar10` of half the width, and fine-tuning on 40 images per class of
+- sizes: 300 steps of `-c cifar10` of half the width, and fine-tuning on 40 images per class of
   CIFAR-10 (JPEG) at 56 pixels. Beside the run of one size stands one of the smaller sizes first,
   and one of one size with fewer steps, as many as took the CPU seconds of the run of sizes.
-- cooldown: lengths of 150, 300 and 600 steps of the same, each planned with the recipe's linear
+- cooldown: lengths of 75, 150 and 300 steps of the same, each planned with the recipe's linear
   decay, against one stable run which is cooled down over the last fifth of each length. `share` is
   the CPU seconds of all that was trained over those of the three planned runs.
 
@@ -116,7 +116,7 @@ def settings(options: Namespace) -> dict[str, tuple[list[str], int, str]]:
     scratch = ["-c", "cifar10", whole, *narrow, *WHOLE, *QUIET]
     tuned = ["-c", "finetune", f"--data={few}", f"--pretrained={options.weights}"]
     tuned += [f"--image-size={28 if options.toy else 56}", *QUIET]
-    steps = (4, 4) if options.toy else (600, 100)
+    steps = (4, 4) if options.toy else (300, 100)
     if options.toy:
         scratch, tuned = [*scratch, *TOY], [*tuned, *TOY]
     return {
@@ -138,7 +138,7 @@ def main() -> None:
             first = seconds["one size"]
             rows += [{**row, "share": seconds[row["arm"]] / first} for row in compared(part, arms)]
         else:
-            lengths = (5, 10) if options.toy else (150, 300, 600)
+            lengths = (5, 10) if options.toy else (75, 150, 300)
             runs, share = cooled(of["cifar10"][0], lengths, options.runs / part)
             for length, arms in runs.items():
                 rows += [{**row, "share": share} for row in compared(f"{length} steps", arms)]
