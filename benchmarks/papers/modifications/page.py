@@ -38,7 +38,7 @@ less than its verdict. More layers have heads of the same size, and their number
 divided by as much, so that parameters and operations stay. Windows are 4 x 4 patches and shifted,
 axes alternate, and BigBird has blocks of 2 tokens, so that 64 are more than it sees. Experts and
 recurrent networks cost more operations than the baseline, as the table shows.
-Not in the paper: {absent}.
+Rows without steps/s were trained later, on another processor. Not in the paper: {absent}.
 """
 
 
@@ -115,7 +115,7 @@ def arms(rows: Rows, losses: Losses, data: str, speeds: dict[str, float]) -> str
         cells = [
             f"{mine[0]['params'] / 1e3:.0f}k",
             f"{mine[0]['flops'] / 1e6:.1f}M",
-            f"{speeds[arm]:.1f}",
+            f"{speeds[arm]:.1f}" if arm in speeds else "",
             *(over([row[key] for row in mine], ".3f") for key in ("early_loss", "loss")),
             over([row["accuracy"] for row in mine]),
         ]

@@ -85,7 +85,7 @@ MIXED: dict[str, str | dict[str, Any]] = {
     "RNN": "rnn",
     "LSTM": "lstm",
     "GRU": "gru",
-    "attention, not scaled": "dot_product",
+    "attention without scale": "dot_product",
     "attention of the tokens": {"name": "dot_product", "projected": False},
 }
 """Parts in the place of attention. BigBird's 16 tokens per block are too many for 64 tokens."""
