@@ -83,9 +83,8 @@ TABLES: dict[str, dict[str, str]] = {
         "extra": "vit.extensions.recipes.extra:OwnChange",
         "erasing": "vit.extensions.recipes.changes:Erasing",
     },
-    # Word of data.shuffle -> vit.data.sampler.Order; field of ImageData -> f(it, dataset, sampler).
+    # Word of data.shuffle -> vit.data.sampler.Order.
     "orders": {"blocks": "vit.extensions.sources.blocks:Blocks"},
-    "feeds": {"sizes": "vit.extensions.recipes.image_sizes:growing"},
     # f(first bytes of a file that is no JPEG or PNG, name): adds a plugin of Pillow, or ImageError.
     "photos": {"phones": "vit.extensions.openers.phone_photos:add_plugin"},
     # The last one opens images that are not RGB -> vit.data.decode.Opener.

@@ -37,7 +37,6 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.facts import Facts
 from vit.preprocessing import Preprocess, Size, picture
-from vit.tables import resolve, rows
 
 
 class ImageData(LightningDataModule):
@@ -58,8 +57,6 @@ class ImageData(LightningDataModule):
             or RGB of 8 bits, into which all images are turned.
         image_size: Pixels the model sees, one side or (height, width). Default: that of the
             pretrained weights, or 224.
-        sizes: Smaller sizes that training begins with, up to three, such as [128, 176]: these and
-            image_size, which is last, have equal shares of the steps.
         batch_size: Images in a batch of one process. Default: what global_batch leaves for each
             process, or 64. auto: the largest that fits, chosen by `vit fit` before the first step.
         global_batch: Images per step of the optimizer, of all processes together. Gradients are
@@ -100,7 +97,6 @@ class ImageData(LightningDataModule):
         data_dir: str | None = None,
         channels: int | None = None,
         image_size: int | Size | None = None,
-        sizes: list[int | Size] | None = None,
         batch_size: BatchSize = None,
         global_batch: int | None = None,
         augment: TrainTransform = TrainTransform(),
@@ -130,7 +126,7 @@ class ImageData(LightningDataModule):
         self._preprocess = None if channels is not None else inputs.preprocess(self.image_size)
         augment.check(self.image_size, channels)
         self._asked_batch, self.batch_size = asked_sizes(batch_size, global_batch)
-        self.pseudo, self.sizes, self._datasets = pseudo, sizes, {}
+        self.pseudo, self._datasets = pseudo, {}
         check_source(dataset, images or root)
 
     @classmethod
@@ -320,9 +316,6 @@ class ImageData(LightningDataModule):
             others=self.mixture and self.mixture.others,
         )
         dataset = self._image_dataset("train", training=True)
-        for name, row in rows("feeds").items():
-            if getattr(self, name):
-                dataset, sampler = resolve(row)(self, dataset, sampler)
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
 
     def val_dataloader(self) -> DataLoader[Sample | None] | list[Batch]:
