@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,13 @@ EXTENSIONS: dict[str, set[str]] = {
     "reports": set(),
     "compute": {"reports"},
     "scale": set(),
-    "doctor": set(),
+    "doctor": {"reports"},
     "notebook": {"backbones", "reports", "serving"},
     "words": set(),
     "averaging": {"evaluation", "licences", "multilabel"},
     "towers": {"formats"},
     "text": {"formats", "huggingface", "licences", "towers"},
-    "tune": {"evaluation", "formats", "recipes", "transfer"},
+    "tune": {"evaluation", "formats", "recipes", "reports", "transfer"},
 }
 EXTENSION_LINES = {
     "words": 450,
@@ -182,6 +183,34 @@ def test_imports_point_one_way(path: Path) -> None:
         assert rooms <= ONE_PAGE
     elif room in MAY_IMPORT:
         assert rooms <= MAY_IMPORT[room] | {room, *ONE_PAGE}
+
+
+@cache
+def private_methods() -> dict[str, tuple[set[str], set[str]]]:
+    """Class of the core -> its bases, and its methods with one underscore."""
+    classes = {}
+    for path in CORE:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+                bases = {ast.unparse(base).split("[")[0] for base in node.bases}
+                private = {name for name in methods if re.match("_[a-z]", name)}
+                classes[node.name] = bases, private
+    return classes
+
+
+@pytest.mark.parametrize("path", EXTENSION_FILES, ids=shown)
+def test_an_extension_replaces_and_imports_nothing_private_of_the_core(path: Path) -> None:
+    text, classes = path.read_text(), private_methods()
+    assert not re.search(r"^from vit\.(?!extensions).*import .*\b_[a-z]", text, re.M)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            left = {ast.unparse(base).split("[")[0] for base in node.bases}
+            while left:
+                bases, private = classes.get(left.pop(), (set(), set()))
+                assert not methods & private, f"{path}: {node.name}"
+                left |= bases
 
 
 def test_extensions_import_each_other_without_circles() -> None:

@@ -42,7 +42,7 @@ def run(args: list[str]) -> int:
     from vit.inference.answers import PredictOptions
     from vit.inference.classifier import load
 
-    numbers = {n: number for n in rows("answers") if (number := vars(options)[n]) is not None}
+    numbers = {name: vars(options)[name] for name in rows("answers")}
     names = ("engine", "precision", "raw", *rows("texts"))
     asked = PredictOptions(top=options.top, numbers=numbers)
     classifier = load(options.model, **{name: vars(options)[name] for name in names})

@@ -50,8 +50,8 @@ class PredictOptions:
 
     top: int = 5
     """Number of classes."""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """Option of a row of `answers` -> its number."""
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    """Option of a row of `answers` -> its number; None does not ask."""
     answers: Mapping[str, Answer] = field(default_factory=dict)
     """These rows, for one classifier."""
 
@@ -62,12 +62,13 @@ class PredictOptions:
         for name, number in self.numbers.items():
             if name not in known:
                 raise UserError(f"predictions have no {name!r}{did_you_mean(name, known)}")
-            check_range(name, number, resolve(known[name]).allowed)
+            if number is not None:
+                check_range(name, number, resolve(known[name]).allowed)
 
     def of(self, classifier: "Classifier") -> "PredictOptions":
         """Adds the answers for this classifier. UserError for what its model cannot say."""
-        named = {name: row for name, row in rows("answers").items() if name in self.numbers}
-        answers = {n: resolve(row)(classifier, self.numbers[n]) for n, row in named.items()}
+        asked = {n: x for n in rows("answers") if (x := self.numbers.get(n)) is not None}
+        answers = {n: resolve(rows("answers")[n])(classifier, x) for n, x in asked.items()}
         return replace(self, answers=answers)
 
     @property

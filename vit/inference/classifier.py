@@ -104,8 +104,7 @@ class Classifier:
         `numbers`: options of the table `answers`, such as `coverage=0.9`. Raises UserError as
         PredictOptions does.
         """
-        chosen = {name: number for name, number in numbers.items() if number is not None}
-        options = PredictOptions(top=top, numbers=chosen).of(self)
+        options = PredictOptions(top=top, numbers=numbers).of(self)
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
             results += self.answers(batch, options)

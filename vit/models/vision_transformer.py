@@ -43,7 +43,7 @@ class VisionTransformer(Backbone):
         self.cls_token = _token(1, d) if config.class_token else None
         self.dist_token = _token(1, d) if config.distillation_token else None
         self.reg_token = _token(config.num_registers, d) if config.num_registers else None
-        layers = self._build_layers(config)
+        layers = self.build_layers(config)
         self.pos_drop = nn.Dropout(config.dropout)
         self.rope: nn.Module | None = None
 
@@ -51,10 +51,10 @@ class VisionTransformer(Backbone):
         self.norm_pre = norm(d) if config.pre_norm else nn.Identity()
         self.blocks = nn.ModuleList(layers)
         self.norm = nn.Identity() if config.norm_after_pool else norm(d)
-        self._build_head(norm)
+        self.build_head(norm)
         self.init_weights()
 
-    def _build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
+    def build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
         """Builds what `position_table` reads, and returns the layers: modules that map tokens
         `b n d` and their Place to tokens, and have `init_weights`."""
         kind, d = config.pos_embed, config.width
@@ -64,7 +64,7 @@ class VisionTransformer(Backbone):
         self.register_buffer("fixed_positions", fixed, persistent=False)
         return plain_layers(config)
 
-    def _build_head(self, norm: "partial[nn.LayerNorm]") -> None:
+    def build_head(self, norm: "partial[nn.LayerNorm]") -> None:
         config, d = self.config, self.config.width
         self.attn_pool = None
         if config.pool == "map":
@@ -247,7 +247,7 @@ class VisionTransformer(Backbone):
         ):
             if token is not None:
                 nn.init.normal_(token, std=std)
-        self._init_positions()
+        self.init_positions()
         parts: list[Any] = [*self.blocks, self.attn_pool]
         for part in parts:
             if part is not None:
@@ -256,7 +256,7 @@ class VisionTransformer(Backbone):
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
 
-    def _init_positions(self) -> None:
+    def init_positions(self) -> None:
         if self.pos_embed is not None:
             nn.init.normal_(self.pos_embed, std=0.02)
 

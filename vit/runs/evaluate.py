@@ -101,7 +101,7 @@ class Subject:
         self.split: SplitName = split or self._default_split(other)
         self.data.image_set(self.split)  # an error before anything runs
         if other or self.split != "train":
-            self._note_images(other)
+            self.note_images(other)
 
     def _read_as(self, other: bool) -> None:
         info = inspect_pretrained(str(self.weights))
@@ -121,7 +121,7 @@ class Subject:
             command = f"vit classify {run} {root}"
             raise UserError(f"{error}; for photos without labels: {command}") from error
 
-    def _note_images(self, other: bool) -> None:
+    def note_images(self, other: bool) -> None:
         """Notes images that are no more those of the run, and those that its weights learned."""
         splits: Record = read_summary(self.run).get("splits") or {}
         before = None if other else splits.get(self.split)

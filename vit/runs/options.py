@@ -93,7 +93,7 @@ class Options:
             values = config.clone()
             values.trainer.pop("logger")  # which `loggers` builds, for a folder
             self._built = self.parser.instantiate(values)
-            self._check_source()
+            self.check_images()
             if (pseudo := self._built.data.pseudo) is not None:
                 pseudo.check_loss(config.model.get("loss.kind"))
             if config.model.pretrained is not None:
@@ -121,7 +121,7 @@ class Options:
             note(f"as in {run}, whose images these are: {values}")
         return config
 
-    def _check_source(self) -> None:
+    def check_images(self) -> None:
         """UserError without images, and for two sets of them."""
         data = self.config.data
         named = [name for name in ("dataset", "root") if f"data.{name}" in self.words.typed]
@@ -137,15 +137,15 @@ class Options:
         model = self.config.model
         model.pretrained = self._built.model.pretrained = os.path.expanduser(model.pretrained)
         if not os.path.exists(model.pretrained):
-            self.looked = self._data().look()
+            self.looked = self.make_data().look()
         fill_from_weights(self.config, self._built)
 
     @cached_property
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
-        return self._data().unseen_by(known_by(self.config.model.pretrained))
+        return self.make_data().unseen_by(known_by(self.config.model.pretrained))
 
-    def _data(self, images: object = None) -> ImageData:
+    def make_data(self, images: object = None) -> ImageData:
         data = ImageData(**self._built.data, images=images)
         return data.read_as(labelled=self.module_class.labelled)
 

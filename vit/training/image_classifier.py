@@ -159,7 +159,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         """Probabilities `b k`."""
         return self.test_metrics.probabilities(self(batch[0]).float())
 
-    def _evaluate(self, batch: Batch, metrics: EvaluationMetrics) -> Tensor:
+    def evaluate_batch(self, batch: Batch, metrics: EvaluationMetrics) -> Tensor:
         """Adds a batch to the metrics and returns its probabilities `b k`."""
         images, labels = batch[:2]
         outputs = self(images)

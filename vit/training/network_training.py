@@ -301,13 +301,13 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """The loss of a batch, which is normalised and on the device."""
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, self.val_metrics)
+        self.evaluate_batch(batch, self.val_metrics)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
-        return self._evaluate(batch, self.test_metrics)
+        return self.evaluate_batch(batch, self.test_metrics)
 
     @abstractmethod
-    def _evaluate(self, batch: Batch, metrics: Scores) -> Tensor | None:
+    def evaluate_batch(self, batch: Batch, metrics: Scores) -> Tensor | None:
         """Adds a batch to the metrics; may return the outputs of a test."""
 
     def on_validation_epoch_start(self) -> None:

@@ -26,7 +26,7 @@ from vit.models.zoo import Model
 from vit.preprocessing import Preprocess, check_choice, size_of
 from vit.seeds import seeded
 from vit.shapes import Float
-from vit.training.counted_data import Batch
+from vit.training.counted_data import Batch, counting_data
 from vit.training.image_classifier import ImageClassifier
 from vit.training.losses import TeacherLoss
 from vit.weights.identity import identity
@@ -258,7 +258,7 @@ class CachedTeaching(Teaching):
         if stage != "fit":
             return
         assert isinstance(pl_module, ImageClassifier)
-        data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        data = counting_data(trainer)
         if not isinstance(data, ImageData):
             raise UserError("--teacher-cache needs vit.ImageData, whose crops can come again")
         if data.loading.on_error == "skip":

@@ -54,7 +54,7 @@ class NamedHead(LinearProbe):
         pl_module.model = model.train(pl_module.model.training)
 
     @override
-    def _fit(
+    def fit_layers(
         self,
         data: CountedData,
         module: ImageClassifier,

@@ -51,8 +51,7 @@ class BatchClassifier:
     ) -> None:
         needed("pyarrow", "parquet")
         self._model = load(model, engine=engine, precision=precision, device=device)
-        chosen = {name: number for name, number in numbers.items() if number is not None}
-        self._asked = PredictOptions(top=top, numbers=chosen).of(self._model)
+        self._asked = PredictOptions(top=top, numbers=numbers).of(self._model)
         self._features = features
         image, *others = columns(self._model, self._asked, features=features)
         self._columns = [image, "digest", *others]

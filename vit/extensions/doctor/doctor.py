@@ -1,6 +1,5 @@
 """Checks of an installation and its machine for `vit doctor`, each with figures and a verdict."""
 
-import csv
 import os
 import site
 import subprocess
@@ -23,6 +22,7 @@ from vit.data.memory import available_memory
 from vit.data.module import ImageData
 from vit.data.settings import Loading
 from vit.errors import MESSAGE, UserError, shorten
+from vit.extensions.reports.run_list import read_history
 from vit.hardware import available_cores, cpu_features, cpu_name, default_precision
 from vit.inference.classifier import load
 from vit.runs.directory import RunDirectory
@@ -110,8 +110,7 @@ def _workers(folder: Path) -> str:
 
 
 def _fit(folder: Path) -> str:
-    with (_trained(folder, "whole").folder / "metrics.csv").open(newline="") as file:
-        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    rows = read_history(_trained(folder, "whole").folder / "metrics.csv")
     losses = [row["train/loss"] for row in rows if "train/loss" in row]
     rate = (len(rows) - 1) / (rows[-1]["seconds"] - rows[0]["seconds"])
     text = f"{len(losses)} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}, {rate:.1f} steps/s"

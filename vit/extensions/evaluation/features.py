@@ -57,6 +57,11 @@ class Features:
     seconds: float
 
 
+def device_of(accelerator: object) -> str:
+    """The device of an Extractor beside a Trainer with this accelerator: a GPU, if there is one."""
+    return "cuda" if torch.cuda.is_available() and accelerator != "cpu" else "cpu"
+
+
 class Extractor:
     """Computes features by one model, which it sets to evaluation mode and to `precision`, or by
     an engine, which has its own precision."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit.data.manifest import SEPARATOR
 from vit.errors import UserError
-from vit.extensions.evaluation.features import Extractor
+from vit.extensions.evaluation.features import Extractor, device_of
 from vit.extensions.multilabel.average_precision import average_precision
 from vit.runs.evaluate import Subject
 from vit.training.image_classifier import ImageClassifier
@@ -31,8 +31,8 @@ def write_outputs(file: Path, runs: Sequence[Path]) -> None:
         for fold, run in enumerate(runs, start=1):
             subject = Subject(run, "val", [])
             network, data = subject.build_model().model, subject.data
-            gpu = torch.cuda.is_available() and subject.trainer.accelerator != "cpu"
-            outputs = Extractor(network, "logits", device="cuda" if gpu else "cpu")(data, "val")
+            device = device_of(subject.trainer.accelerator)
+            outputs = Extractor(network, "logits", device=device)(data, "val")
             if fold == 1:
                 writer.writerow([*HEAD, *data.classes])
             names = data.image_set("val").items

@@ -36,9 +36,9 @@ class ProgramOptions(Options):
             data = self._built.data
             data.augment = replace(data.augment, extra=self._objects["augment"])
 
-    def _check_source(self) -> None:
+    def check_images(self) -> None:
         if "images" not in self._objects:
-            super()._check_source()
+            super().check_images()
             return
         data, built, typed = self.config.data, self._built.data, self.words.typed
         for name in ("dataset", "root"):
@@ -48,8 +48,8 @@ class ProgramOptions(Options):
                 )
         data.dataset = data.root = built.dataset = built.root = None
 
-    def _data(self, images: object = None) -> ImageData:
-        return super()._data(self._objects.get("images"))
+    def make_data(self, images: object = None) -> ImageData:
+        return super().make_data(self._objects.get("images"))
 
     def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
         return [*super().listed(name), *self._objects.get(name, ())]

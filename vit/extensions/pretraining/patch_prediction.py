@@ -191,7 +191,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def training_loss(self, batch: Batch) -> Tensor:
         return self.target.loss(*self.scored(batch[0], self.corruption(batch[0])))
 
-    def _evaluate(self, batch: Batch, metrics: PatchMetrics) -> None:
+    def evaluate_batch(self, batch: Batch, metrics: PatchMetrics) -> None:
         images, _, indices = batch
         # Also of no image: shards are gathered by all.
         predicted, targets = self.scored(images, self.corruption(images, indices))

@@ -17,9 +17,10 @@ from vit.errors import UserError
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, SHARES
 from vit.runs.records import SUMMARY, read_summary, recorded_options
 from vit.runs.scoring import MOST
+from vit.runs.trainer import callbacks_of
 from vit.training.budget import Length, batches_per_epoch, steps_per_epoch
 from vit.training.callbacks.by_size import MAX_VALIDATION, FineTuneBySize
-from vit.training.counted_data import CountedData, counting_data
+from vit.training.counted_data import CountedData, Split, counting_data
 from vit.training.saving import Contents
 from vit.writing import write_json
 
@@ -278,20 +279,21 @@ class Budget(Length):
         say(f"used {clock(self.used())} of {clock(self.seconds)}")
 
 
-def _images(trainer: Trainer, split: str) -> int:
+def _images(trainer: Trainer, split: Split) -> int:
     """Images of val or test; 0 without any, or if validations are switched off."""
     data = counting_data(trainer)
     limit = trainer.limit_val_batches if split == "val" else trainer.limit_test_batches
     if data is None or limit == 0 or data.splits.get(split) is None:
         return 0
-    return data.expected_images(split)  # pyright: ignore[reportArgumentType]
+    return data.expected_images(split)
 
 
 def _scored_images(trainer: Trainer, data: CountedData) -> int:
     """Images that are evaluated after the training."""
     val, test = _images(trainer, "val"), _images(trainer, "test")
     images = min(val, MOST)
-    if any(isinstance(c, FineTuneBySize) for c in trainer.callbacks) and val >= ENOUGH_TO_CHOOSE:  # pyright: ignore
+    by_size = any(isinstance(callback, FineTuneBySize) for callback in callbacks_of(trainer))
+    if by_size and val >= ENOUGH_TO_CHOOSE:
         images += len(SHARES) * min(val, MAX_VALIDATION)
     final = recorded_options(Path(trainer.default_root_dir)).get("final_split", "none")
     scored = {"test": test or val, "val": val}

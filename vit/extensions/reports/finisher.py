@@ -23,7 +23,7 @@ from vit.tables import resolve, rows
 class Scored(Subject):
     """A run and the images that it has scored, of which nothing needs to be said."""
 
-    def _note_images(self, other: bool) -> None: ...
+    def note_images(self, other: bool) -> None: ...
 
 
 def finish(run: Path) -> None:

@@ -18,7 +18,9 @@ from vit.console import say
 from vit.data.batches import DEFAULT_BATCH
 from vit.errors import UserError, check_types
 from vit.runs.records import recorded_options
+from vit.training.counted_data import counting_data
 from vit.training.image_classifier import ImageClassifier
+from vit.training.network_training import NetworkTraining
 
 RESERVE = 0.05
 """Share of a GPU's memory that a trial leaves free, for fragmentation and communication."""
@@ -73,10 +75,11 @@ class BatchTrial(Callback):
                 "data.batch_size=auto tries batches on single GPUs and with ddp, not with "
                 f"{type(trainer.strategy).__name__}; give a number"
             )
-        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        data = counting_data(trainer)
+        assert data is not None and isinstance(pl_module, NetworkTraining)
         processes, before = trainer.world_size, trainer.accumulate_grad_batches
         images = data.batch_size * before
-        paired = bool(getattr(pl_module, "mixing", None))
+        paired = isinstance(pl_module, ImageClassifier) and bool(pl_module.mixing)
         sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
         largest = largest_batch(trainer, pl_module, sizes)
         gc.collect()  # the trial's copy, before the run takes its memory
@@ -103,17 +106,17 @@ class BatchTrial(Callback):
         )
 
 
-def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
+def largest_batch(trainer: Trainer, module: NetworkTraining, sizes: Sequence[int]) -> int:
     """The largest of ascending batch sizes that fits, if all smaller ones do; 0 if none.
 
     Tried by two training steps on random images with a copy of a run's module; gradients
     accumulate. Weights and random numbers of the run stay as they were.
     """
     device, precision = trainer.strategy.root_device, trainer.precision_plugin
-    copy: Any = deepcopy(module)
+    copy = deepcopy(module)
     copy.trainer = trainer
     copy.setup("fit")  # which loads a teacher
-    copy = precision.convert_module(copy).to(device).train()
+    precision.convert_module(copy).to(device).train()
     if isinstance(copy, ImageClassifier) and copy.loss.teacher is not None:
         copy.loss.teacher.to(device, next(copy.parameters()).dtype)
     # For the buckets of ddp or the first weights of an average, and for fragmentation.
@@ -139,7 +142,7 @@ def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
     return sizes[fitting - 1] if fitting else 0
 
 
-def _step_twice(module: Any, optimizer: Any, precision: Any, size: int) -> None:
+def _step_twice(module: NetworkTraining, optimizer: Any, precision: Any, size: int) -> None:
     config, device = module.model.config, module.device
     targets = torch.zeros(size, dtype=torch.long, device=device)
     if module.extra()["multilabel"]:

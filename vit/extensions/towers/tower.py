@@ -116,8 +116,8 @@ class ImageTower(VisionTransformer):
         super().__init__(replace(config, tower=values))
         self.rope = TowerRotation(tower, config.head_size)
 
-    def _build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
-        tower, layers = Tower.of(config), super()._build_layers(config)
+    def build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
+        tower, layers = Tower.of(config), super().build_layers(config)
         norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
         for layer in layers:
             assert isinstance(layer, Block)
@@ -131,8 +131,8 @@ class ImageTower(VisionTransformer):
                 layer.__class__ = PostNormBlock
         return layers
 
-    def _build_head(self, norm: "partial[nn.LayerNorm]") -> None:
-        super()._build_head(norm)
+    def build_head(self, norm: "partial[nn.LayerNorm]") -> None:
+        super().build_head(norm)
         config, tower, d = self.config, Tower.of(self.config), self.config.width
         if not tower.final_norm:
             self.norm = nn.Identity()

@@ -16,7 +16,7 @@ from vit.data.settings import Splitting
 from vit.data.sources import PathList, SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.answers.answer_files import identity
-from vit.extensions.evaluation.features import Extractor
+from vit.extensions.evaluation.features import Extractor, device_of
 from vit.extensions.licences.rows import KEY, TEACHER, inherit
 from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.sources.digests import images_digest
@@ -217,11 +217,11 @@ class SelfTraining:
     def _outputs(self, teacher: Classifier, data: ImageData, split: SplitName) -> tuple[Any, ...]:
         """Probabilities `n k` in the order of the classes of train, labels and indices of images,
         as the teacher evaluates them."""
-        gpu = torch.cuda.is_available() and self.base.config.trainer.accelerator != "cpu"
+        device = device_of(self.base.config.trainer.accelerator)
         exported = isinstance(teacher, EngineClassifier)
         model: Any = teacher.engine if exported else teacher.model
         data.preprocess = teacher.preprocess
-        outputs = Extractor(model, "logits", device="cuda" if gpu else "cpu")(data, split)
+        outputs = Extractor(model, "logits", device=device)(data, split)
         order = [teacher.classes.index(name) for name in self.base.data.classes]
         values = teacher.activated(torch.from_numpy(outputs.values))[:, order].numpy()
         return values, outputs.labels, outputs.indices

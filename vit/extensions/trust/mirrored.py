@@ -50,10 +50,10 @@ def mirrored(classifier: Classifier, asked: PredictOptions) -> Classifier:
     """The row of the table `views` for --tta. UserError beside answers that were measured on
     single pictures."""
     for name in MEASURED:
-        if name in asked.numbers:
+        if (number := asked.numbers.get(name)) is not None:
             raise UserError(
-                f"--tta changes the probabilities on which --{name} {asked.numbers[name]:g} was "
-                "measured; leave one of them out"
+                f"--tta changes the probabilities on which --{name} {number:g} was measured; leave "
+                "one of them out"
             )
     values = {field.name: getattr(classifier, field.name) for field in fields(Classifier)}
     return Mirrored(**values, plain=classifier)

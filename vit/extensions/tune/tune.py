@@ -1,7 +1,6 @@
 """Options for a data set, chosen by successive halving within a time, and compared with the default
 on images that no choice has seen."""
 
-import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from vit.errors import UserError
 from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.formats.published import table
 from vit.extensions.recipes.budget import seconds_of
+from vit.extensions.reports.run_list import read_history
 from vit.extensions.transfer import transfer
 from vit.extensions.transfer.divided import Job, complete
 from vit.extensions.transfer.image_lists import reading_options
@@ -276,8 +276,7 @@ def check_default(job: Job) -> None:
 
 def timed(job: Job) -> Timing:
     """Times of a run that has logged each step."""
-    with (job.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        steps = [row for row in csv.DictReader(file) if row["train/loss"]]
-    (first, began), *_, (last, ended) = [(int(s["step"]), float(s["seconds"])) for s in steps]
+    steps = [row for row in read_history(job.folder / "metrics.csv") if "train/loss" in row]
+    (first, began), *_, (last, ended) = [(row["step"], row["seconds"]) for row in steps]
     step = (ended - began) / (last - first)
     return Timing(max(job.seconds - (last + 1) * step, 0.0), step)

@@ -39,13 +39,13 @@ class VariantTransformer(VisionTransformer):
         strides = (block.stride if isinstance(block, Smaller) else 1 for block in self.blocks)
         self.layer_strides = [config.patch_size * stride for stride in strides]
 
-    def _build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
+    def build_layers(self, config: ViTConfig) -> Sequence[nn.Module]:
         parts, self.positions = chosen_parts(config), None
         if "stem" in parts:
             part, _, options = parts["stem"]
             self.patch_embed = part.build(options, config)
         if "positions" not in parts:
-            layers: Any = super()._build_layers(config)
+            layers: Any = super().build_layers(config)
         else:
             part, name, options = parts["positions"]
             layers, self.pos_embed = plain_layers(config), None
@@ -67,8 +67,8 @@ class VariantTransformer(VisionTransformer):
     def position_table(self, grid: Grid) -> Float[Tensor, "1 n d"] | None:
         return super().position_table(grid) if self.positions is None else self.positions(grid)
 
-    def _init_positions(self) -> None:
-        super()._init_positions()
+    def init_positions(self) -> None:
+        super().init_positions()
         if self.positions is not None:
             self.positions.init_weights()
 

@@ -75,7 +75,7 @@ class LinearProbe(Callback):
         layers = [gathered(layer) for layer in network.head_layers]
         if trainer.is_global_zero:
             pairs = [*zip(layers, features, strict=True)]
-            outputs = self._fit(data, pl_module, pairs, labels, groups)
+            outputs = self.fit_layers(data, pl_module, pairs, labels, groups)
             # Weights that name one of the classes may have been trained on these very images.
             unseen = report is not None and report.reinitialised and not report.known_rows
             if outputs is not None and self.alone and unseen:
@@ -85,7 +85,7 @@ class LinearProbe(Callback):
             for parameter, value in zip(layer.parameters(), fitted.parameters(), strict=True):
                 parameter.data.copy_(part(trainer.strategy.broadcast(value.data), parameter))
 
-    def _fit(
+    def fit_layers(
         self,
         data: CountedData,
         module: ImageClassifier,
