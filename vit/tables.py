@@ -59,7 +59,10 @@ TABLES: dict[str, dict[str, str]] = {
         "masked_patches": "vit.extensions.pretraining.masked_patches:MaskedPatchPrediction",
         "mae": "vit.extensions.pretraining.masked_autoencoder:MaskedAutoencoder",
         "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
+        "dino": "vit.extensions.ssl.dino:Dino",
     },
+    # Word of --task, if its images are not those of ImageData -> a subclass of that.
+    "data_modules": {"dino": "vit.extensions.ssl.crops:DinoData"},
     # Field of vit.facts.Facts, if it is set -> vit.training.metrics.EvaluationMetrics.
     "scores": {"multilabel": "vit.extensions.multilabel.scores:MultilabelMetrics"},
     # Field of vit.training.losses.Loss, if it is set -> a Loss, made of the fields.

@@ -59,7 +59,8 @@ class Options:
             self._choose_recipe()
         self.looked: ImageData | None = None
         self.recipes = words.layers
-        self.module_class = task_of(str(words.values.get("task", "classification")))
+        task = str(words.values.get("task", "classification"))
+        self.module_class, self.data_class = task_of(task), data_of(task)
         _check_words(words)
         # Recipes may name classes and functions in a file here, and the path of a command lacks
         # this folder. At the end, so that no file here takes the place of a library.
@@ -68,7 +69,7 @@ class Options:
         # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
         with_texts = "help" in words.typed
         jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=with_texts)
-        self.parser = _parser(self.module_class)
+        self.parser = _parser(self.module_class, self.data_class)
         self.resolve()
 
     def _choose_recipe(self) -> None:
@@ -146,7 +147,7 @@ class Options:
         return self._data().unseen_by(known_by(self.config.model.pretrained))
 
     def _data(self, images: object = None) -> ImageData:
-        data = ImageData(**self._built.data, images=images)
+        data = self.data_class(**self._built.data, images=images)
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -227,7 +228,7 @@ class Options:
         return load_yaml(self.recorded_text(), "the options")
 
 
-def _parser(module_class: type[Module]) -> LightningArgumentParser:
+def _parser(module_class: type[Module], data_class: type[ImageData]) -> LightningArgumentParser:
     parser = LightningArgumentParser(prog="vit fit", **PARSER)
     add = cast(Callable[..., object], parser.add_argument)
     add("-c", "--config", action=ActionConfigFile, help="A recipe: its name, or a file.")
@@ -235,10 +236,10 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     settings: Record = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
     parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
-    parser.add_class_arguments(ImageData, "data", skip={"images"}, **settings)
+    parser.add_class_arguments(data_class, "data", skip={"images"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
-    text = "classification; or masked_patches, mae or autoregressive, which need no labels."
+    text = "classification; or masked_patches, mae, autoregressive or dino, without labels."
     add("--task", type=str, default="classification", help=text)
     text = "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."
     add("--run_dir", type=str | None, help=text)
@@ -267,6 +268,12 @@ def task_of(task: str) -> type[Module]:
     if task not in tasks:
         raise UserError(f"unknown task {task!r}{did_you_mean(task, tasks)}; choose {[*tasks]}")
     return resolve(tasks[task])
+
+
+def data_of(task: str) -> type[ImageData]:
+    """The data module of a task."""
+    row = rows("data_modules").get(task)
+    return ImageData if row is None else resolve(row)
 
 
 OF_STEPS = (

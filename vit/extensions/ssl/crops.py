@@ -156,6 +156,6 @@ class DinoData(ImageData):
         local = rows.new_empty(0, 3, *small)
         if self._crops.local:
             local = torch.stack(flat[GLOBAL_CROPS:], dim=1).reshape(-1, 3, *small)
-        local = self.preprocess.normalize(local).unflatten(0, (len(rows), self._crops.local))
+        local = self.preprocess.normalize(local).reshape(len(rows), self._crops.local, 3, *small)
         places = numbers.contiguous().view(torch.int64).flatten()
         return first, labels, indices, second, local, places  # pyright: ignore

@@ -123,6 +123,8 @@ class Centre(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.register_buffer("centre", torch.zeros(num_prototypes))
+        self._sums: Tensor | None = None
+        """Sum of the samples since the last `move`, then their number."""
 
     @torch.no_grad()
     def probabilities(
@@ -131,16 +133,31 @@ class Centre(nn.Module):
         return F.softmax((at_least_float32(logits) - self.centre) / temperature, dim=-1)
 
     @torch.no_grad()
+    def add(
+        self, logits: Float[Tensor, "*rows k"], weights: Float[Tensor, "*rows"] | None = None
+    ) -> None:
+        """Adds samples of this process to those of the next `move`; `weights`: by default equal."""
+        flat = at_least_float32(logits).flatten(0, -2)
+        parts = flat.new_ones(len(flat)) if weights is None else weights.to(flat.dtype).flatten()
+        sums = torch.cat([parts @ flat, parts.sum()[None]])
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Moves the centre to the mean over the samples of all processes; without any it stays.
+        Every process calls it, after `add`."""
+        assert self._sums is not None
+        sums, self._sums = reduced(self._sums), None
+        old = self.centre.to(sums.dtype)
+        mean = torch.where(sums[-1] > 0, sums[:-1] / sums[-1], old)
+        self.centre = old.lerp(mean, 1 - self.momentum)
+
     def update(
         self, logits: Float[Tensor, "*rows k"], weights: Float[Tensor, "*rows"] | None = None
     ) -> None:
-        """Moves the centre to the mean over the samples of all processes, at once; without any it
-        stays. `weights`: of the samples, by default equal."""
-        flat = at_least_float32(logits).flatten(0, -2)
-        parts = flat.new_ones(len(flat)) if weights is None else weights.to(flat.dtype).flatten()
-        sums = reduced(torch.cat([parts @ flat, parts.sum()[None]]))
-        mean = torch.where(sums[-1] > 0, sums[:-1] / sums[-1], self.centre.to(flat.dtype))
-        self.centre = self.centre.to(flat.dtype).lerp(mean, 1 - self.momentum)
+        """`add` and `move`."""
+        self.add(logits, weights)
+        self.move()
 
 
 def at_least_float32(values: Tensor) -> Tensor:
