@@ -61,8 +61,6 @@ TABLES: dict[str, dict[str, str]] = {
         "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
         "dino": "vit.extensions.ssl.dino:Dino",
     },
-    # Word of --task, if its images are not those of ImageData -> a subclass of that.
-    "data_modules": {"dino": "vit.extensions.ssl.crops:DinoData"},
     # Field of vit.facts.Facts, if it is set -> vit.training.metrics.EvaluationMetrics.
     "scores": {"multilabel": "vit.extensions.multilabel.scores:MultilabelMetrics"},
     # Field of vit.training.losses.Loss, if it is set -> a Loss, made of the fields.

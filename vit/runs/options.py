@@ -59,8 +59,7 @@ class Options:
             self._choose_recipe()
         self.looked: ImageData | None = None
         self.recipes = words.layers
-        task = str(words.values.get("task", "classification"))
-        self.module_class, self.data_class = task_of(task), data_of(task)
+        self.module_class = task_of(str(words.values.get("task", "classification")))
         _check_words(words)
         # Recipes may name classes and functions in a file here, and the path of a command lacks
         # this folder. At the end, so that no file here takes the place of a library.
@@ -69,7 +68,7 @@ class Options:
         # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
         with_texts = "help" in words.typed
         jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=with_texts)
-        self.parser = _parser(self.module_class, self.data_class)
+        self.parser = _parser(self.module_class)
         self.resolve()
 
     def _choose_recipe(self) -> None:
@@ -147,7 +146,7 @@ class Options:
         return self._data().unseen_by(known_by(self.config.model.pretrained))
 
     def _data(self, images: object = None) -> ImageData:
-        data = self.data_class(**self._built.data, images=images)
+        data = (self.module_class.data_module or ImageData)(**self._built.data, images=images)
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -228,15 +227,15 @@ class Options:
         return load_yaml(self.recorded_text(), "the options")
 
 
-def _parser(module_class: type[Module], data_class: type[ImageData]) -> LightningArgumentParser:
+def _parser(task: type[Module]) -> LightningArgumentParser:
     parser = LightningArgumentParser(prog="vit fit", **PARSER)
     add = cast(Callable[..., object], parser.add_argument)
     add("-c", "--config", action=ActionConfigFile, help="A recipe: its name, or a file.")
     add("--seed_everything", type=int, default=0, help="Seed of all draws.")
     settings: Record = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
-    parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
-    parser.add_class_arguments(data_class, "data", skip={"images"}, **settings)
+    parser.add_class_arguments(task, "model", skip={"facts"}, **settings)
+    parser.add_class_arguments(task.data_module or ImageData, "data", skip={"images"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
     text = "classification; or masked_patches, mae, autoregressive or dino, without labels."
@@ -268,12 +267,6 @@ def task_of(task: str) -> type[Module]:
     if task not in tasks:
         raise UserError(f"unknown task {task!r}{did_you_mean(task, tasks)}; choose {[*tasks]}")
     return resolve(tasks[task])
-
-
-def data_of(task: str) -> type[ImageData]:
-    """The data module of a task."""
-    row = rows("data_modules").get(task)
-    return ImageData if row is None else resolve(row)
 
 
 OF_STEPS = (

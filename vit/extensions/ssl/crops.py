@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from vit.data.dataset import Batch
@@ -16,7 +15,7 @@ from vit.data.module import ImageData
 from vit.data.photo import Photo
 from vit.data.settings import Splitting
 from vit.data.sources import Splits
-from vit.data.transforms import Mean, TrainTransform, inception_box
+from vit.data.transforms import TrainTransform, inception_box
 from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, UserError, check_range
 from vit.extensions.ssl.losses import GLOBAL_CROPS
 from vit.preprocessing import Size
@@ -71,15 +70,7 @@ class MultiCrop(TrainTransform):
 
     crops: Crops = field(default_factory=Crops)
 
-    def __call__(
-        self,
-        image: Image.Image | Photo | Tensor,
-        bits: Any,
-        image_size: Size,
-        *,
-        mean: Mean = (0.5, 0.5, 0.5),
-        std: Mean = (0.5, 0.5, 0.5),
-    ) -> Tensor:
+    def __call__(self, image: Any, bits: Any, image_size: Size, **_: Any) -> Tensor:
         assert isinstance(image, Photo)
         whole, parts = Photo(image.image()), []  # decoded once, for all crops
         with seeded(bits):
@@ -102,15 +93,9 @@ class MultiCrop(TrainTransform):
         jitter = v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8)
         colors = [jitter, v2.RandomGrayscale(p=0.2)] if self.crops.colors else []
         blur = v2.GaussianBlur(kernel_size=9, sigma=(0.1, 2.0))
-        changes: list[nn.Module] = []
-        for place, probability in enumerate(BLURRED):
-            parts: list[nn.Module] = [*colors]
-            if self.crops.blur:
-                parts.append(v2.RandomApply([blur], p=probability))
-            if self.crops.colors and place == 1:
-                parts.append(v2.RandomSolarize(threshold=128, p=0.2))
-            changes.append(nn.Sequential(*parts))
-        return changes
+        blurs = [[v2.RandomApply([blur], p=p)] if self.crops.blur else [] for p in BLURRED]
+        solarize = [v2.RandomSolarize(threshold=128, p=0.2)] if self.crops.colors else []
+        return [nn.Sequential(*colors, *blurs[i], *solarize * (i == 1)) for i in range(3)]
 
 
 class DinoData(ImageData):
@@ -142,20 +127,14 @@ class DinoData(ImageData):
             self._splits = splits
         return splits
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Any:
         """Rows of bytes -> the first global crop, labels, places in the set, the second global
         crop `b c h w`, local crops `b l c h_l w_l`, and numbers of the samples `b`."""
         rows, labels, indices = batch
-        sizes = [3 * height * width for height, width in self._crops.sizes(self.image_size)]
-        *flat, numbers = rows.split([*sizes, NUMBER], dim=1)
-        small = (self._crops.local_size, self._crops.local_size)
-        first, second = (
-            self.preprocess.normalize(pixels.reshape(-1, 3, *self.image_size))
-            for pixels in flat[:GLOBAL_CROPS]
-        )
-        local = rows.new_empty(0, 3, *small)
-        if self._crops.local:
-            local = torch.stack(flat[GLOBAL_CROPS:], dim=1).reshape(-1, 3, *small)
-        local = self.preprocess.normalize(local).reshape(len(rows), self._crops.local, 3, *small)
-        places = numbers.contiguous().view(torch.int64).flatten()
-        return first, labels, indices, second, local, places  # pyright: ignore
+        sizes = self._crops.sizes(self.image_size)
+        *flat, last = rows.split([*(3 * h * w for h, w in sizes), NUMBER], dim=1)
+        crops = [p.reshape(-1, 3, *size) for p, size in zip(flat, sizes, strict=True)]
+        first, second, *small = map(self.preprocess.normalize, crops)
+        seen = torch.stack(small, 1) if small else first.new_empty(len(rows), 0, *first.shape[1:])
+        numbers = last.contiguous().view(torch.int64).flatten()
+        return first, labels, indices, second, seen, numbers

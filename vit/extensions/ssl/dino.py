@@ -4,8 +4,9 @@ to masked patches ("DINOv2", arXiv:2304.07193; facebookresearch/dinov2).
 Shapes: b images, c crops, l local ones, n patches, m masked patches, d width, k prototypes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from vit.console import say
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.patch_prediction import check_encoder, mask_token
+from vit.extensions.ssl.crops import DinoData
 from vit.extensions.ssl.heads import PrototypeHead
 from vit.extensions.ssl.losses import (
     GLOBAL_CROPS,
@@ -25,10 +27,9 @@ from vit.extensions.ssl.losses import (
     masked_patch_loss,
     sinkhorn,
 )
-from vit.extensions.ssl.masking import Masked, Masks, draw_masks
+from vit.extensions.ssl.masking import Masks, draw_masks
 from vit.extensions.ssl.settings import Heads, Pace, Teacher
 from vit.facts import Facts
-from vit.models.encoder import DropPath
 from vit.models.vision_transformer import VisionTransformer
 from vit.shapes import Float
 from vit.training.budget import step_budget
@@ -37,7 +38,6 @@ from vit.training.draws import batch_draws, set_depth
 from vit.training.metrics import SplitMetrics
 from vit.training.network_training import (
     NetworkTraining,
-    Recorded,
     build_network,
     build_optimizer,
     default_optimizer,
@@ -73,6 +73,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
     """
 
     labelled = False
+    data_module = DinoData
     monitor = "val/loss"  # of no image: see DinoData.splits
 
     def __init__(
@@ -134,23 +135,15 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
                 part.requires_grad_(False)
         self.teacher_heads = deepcopy(self.heads)
         self.anchor = deepcopy(self.model) if self.gram else None
-        for module in (self.model, self.teacher_heads, self.anchor):
-            if module is not None:
-                module.requires_grad_(False)
+        for module in self._frozen():
+            module.requires_grad_(False)
         self.mask_token = mask_token(width)
-        self.centres = nn.ModuleList(Centre(heads.prototypes) for _ in range(2))
+        self.class_centre, self.patch_centre = Centre(heads.prototypes), Centre(heads.prototypes)
 
     @classmethod
-    def for_scoring(
-        cls,
-        weights: str,
-        facts: Facts,
-        recorded: Recorded,
-        read_state: Callable[[], dict[str, Tensor]],
-    ) -> Self:
+    def for_scoring(cls, weights: str, *_: Any, **__: Any) -> Self:
         raise UserError(
-            f"{weights} was trained without labels, by a loss that scores no weights: compare "
-            "features by `vit knn` or `vit probe` with --data LABELLED"
+            f"{weights}: the loss of task dino scores no weights; try `vit knn` or `vit probe`"
         )
 
     def extra(self) -> dict[str, Any]:
@@ -161,10 +154,13 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        for module in (self.model, self.teacher_heads, self.anchor):
-            if module is not None:
-                module.eval()  # no dropout or stochastic depth in what only answers
+        for module in self._frozen():
+            module.eval()  # no dropout or stochastic depth in what only answers
         return self
+
+    def _frozen(self) -> list[nn.Module]:
+        anchor = [] if self.anchor is None else [self.anchor]
+        return [self.model, self.teacher_heads, *anchor]
 
     def features(self, images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
         """The teacher's class tokens."""
@@ -181,28 +177,26 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         return tokens[:, 0], tokens[:, encoder.num_prefix_tokens :]
 
     def forward(
-        self, crops: Float[Tensor, "c_b 3 h w"], small: Tensor, masked: Masked, step: int
+        self, crops: Float[Tensor, "c_b 3 h w"], small: Tensor, masks: Tensor, step: int
     ) -> Tensor:
         """The loss of a batch. `crops`: the global ones, the first of all images and then the
-        second; `small`: the local ones in the same way; `step`: that of the optimizer."""
-        classes, patches, kept = self._answers(crops, masked.places, step)
+        second; `small`: the local ones in the same way; `masks`: bool `c_b n`, on the CPU; `step`:
+        that of the optimizer."""
+        places = masks.flatten().nonzero().flatten().to(crops.device)
+        weights = (1 / masks.sum(1, keepdim=True)).expand_as(masks)[masks].to(crops.device)
+        classes, patches, kept = self._answers(crops, places, step)
         alone = step < self._steps_until("student")
         temperature, images = self.teacher.student_temperature, len(crops) // GLOBAL_CROPS
         with torch.set_grad_enabled(torch.is_grad_enabled() and not alone):
-            self._set_depth(images, 0, len(crops) + len(small))
-            tokens, outputs = self._tokens(self.student, crops, masked.masks)
-            self._set_depth(images, len(crops), len(crops) + len(small))
-            locals_ = self._tokens(self.student, small)[0] if len(small) else tokens[:0]
-        logits = self.heads[0](torch.cat([tokens, locals_])).unflatten(0, (-1, images))
+            self._set_depth(0, GLOBAL_CROPS)
+            tokens, outputs = self._tokens(self.student, crops, masks.to(crops.device))
+            self._set_depth(GLOBAL_CROPS, len(small) // images)
+            seen = self._tokens(self.student, small)[0] if len(small) else tokens[:0]
+        logits = self.heads[0](torch.cat([tokens, seen])).unflatten(0, (-1, images))
+        hidden = self.heads[-1](outputs.flatten(0, 1)[places])
         terms = {
             "class": class_token_loss(logits, classes, temperature),
-            "patch": masked_patch_loss(
-                self.heads[-1](outputs.flatten(0, 1)[masked.places]),
-                patches,
-                masked.weights,
-                len(crops),
-                temperature,
-            ),
+            "patch": masked_patch_loss(hidden, patches, weights, len(crops), temperature),
         }
         if self.koleo:
             spread = torch.stack([koleo_loss(part) for part in tokens.chunk(GLOBAL_CROPS)]).sum()
@@ -230,17 +224,14 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         tokens, outputs = self._tokens(self.model, crops)
         temperature = self.teacher.temperature_at(step, self.total_steps)
         rows = (tokens, outputs.flatten(0, 1)[places])
-        answers: list[Tensor] = []
-        for head, centre, part in zip(
-            (self.teacher_heads[0], self.teacher_heads[-1]), self.centres, rows, strict=True
-        ):
-            logits = head(part)
-            if self.teacher.centring == "sinkhorn":
-                answers.append(sinkhorn(logits, temperature))
-                continue
-            assert isinstance(centre, Centre)
-            answers.append(centre.probabilities(logits, temperature))
-            centre.add(logits)
+        logits = self.teacher_heads[0](rows[0]), self.teacher_heads[-1](rows[1])
+        if self.teacher.centring == "sinkhorn":
+            answers = [sinkhorn(each, temperature) for each in logits]
+        else:
+            pairs = [*zip((self.class_centre, self.patch_centre), logits, strict=True)]
+            answers = [centre.probabilities(each, temperature) for centre, each in pairs]
+            for centre, each in pairs:
+                centre.add(each)
         self.assignment = answers[0].mean(0)
         kept = None if self.anchor is None else self._tokens(self.anchor, crops)[1]
         return answers[0].unflatten(0, (GLOBAL_CROPS, -1)), answers[1], kept
@@ -250,29 +241,23 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
 
     def training_loss(self, batch: Batch) -> Tensor:
         if len(batch) == 3:
-            raise UserError(
-                "this task learns from crops of vit.extensions.ssl.crops.DinoData, as `vit fit "
-                "--task dino` makes them; give data.batch_size a number"
-            )
+            raise UserError("task dino needs the crops of its DinoData; data.batch_size a number")
         first, _, _, second, small, numbers = batch
         crops, side = torch.cat([first, second]), self.model.patch_size
         grid = (crops.shape[-2] // side, crops.shape[-1] // side)
         draws = self.draws or batch_draws(len(first))
-        masked = draw_masks(self.masks, draws, numbers.tolist(), grid).to(crops.device)
-        rows = small.transpose(0, 1).flatten(0, 1)
-        return self(crops, rows, masked, self.trainer.global_step)
+        masks = draw_masks(self.masks, draws, numbers.tolist(), grid)
+        return self(crops, small.transpose(0, 1).flatten(0, 1), masks, self.trainer.global_step)
 
-    def _set_depth(self, images: int, first: int, total: int) -> None:
-        """Gives the student's layers with stochastic depth the draws of its crops from `first` on,
-        which do not depend on the number of processes. Recomputed layers draw for themselves: in
-        the backward pass these would be the draws of the last pass."""
-        paths = [layer for layer in self.student.modules() if isinstance(layer, DropPath)]
-        if not paths or self.draws is None or self.student.activation_checkpointing:
-            return
-        drawn = self.draws.uniforms("depth", len(paths) * total // images)
-        rows = drawn.unflatten(1, (len(paths), -1)).permute(1, 2, 0).flatten(1)[:, first:]
-        for path, row in zip(paths, rows.to(self.device, non_blocking=True), strict=True):
-            path.draws = row[: GLOBAL_CROPS * images] if first == 0 else row
+    def _set_depth(self, first: int, crops: int) -> None:
+        """Gives the student's layers with stochastic depth the draws of a pass of so many crops of
+        each image, those from `first` on, on any number of processes. Recomputed layers draw for
+        themselves: in the backward pass these would be the draws of the last pass."""
+        if (draws := self.draws) is not None and not self.student.activation_checkpointing:
+            whole = draws.global_batch
+            places = [crop * whole + place for crop in range(crops) for place in draws.places]
+            draws = replace(draws, seed=draws.seed ^ first, places=places)
+            set_depth(self.student, replace(draws, global_batch=crops * whole))
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
@@ -284,8 +269,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             elif step == waits > 0:  # what was counted before does not weigh on the first step
                 for parameter in group["params"]:
                     optimizer.state.pop(parameter, None)
-            if group["first_decay"]:
-                first = group["first_decay"]
+            if first := group["first_decay"]:
                 group["weight_decay"] = self.pace.decay_at(first, step, self.total_steps)
 
     def on_train_batch_end(self, *_: object, **__: object) -> None:
@@ -303,9 +287,8 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             self.teacher.momentum_at(step, self.total_steps),
         )
         if self.teacher.centring == "centre":
-            for centre in self.centres:
-                assert isinstance(centre, Centre)
-                centre.move()
+            self.class_centre.move()
+            self.patch_centre.move()
 
     @property
     def total_steps(self) -> int:
@@ -322,63 +305,52 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         trainer = self.trainer
         if self.schedule.length is not None or step_budget(trainer) is None:
             raise UserError(
-                "momentum and temperature of this task follow the length of the run: set --steps "
-                "or --epochs, not --budget or --trainer.max_time alone"
+                "the teacher's momentum needs the run's length: set --steps or --epochs"
             )
         if trainer.precision == "bf16-true":
             raise UserError("bf16-true rounds the teacher's steps away: take bf16-mixed")
         if self.teacher.centring == "sinkhorn" and trainer.accumulate_grad_batches > 1:
             raise UserError(
-                "sinkhorn balances the images of a step together, and accumulated batches are apart"
-                ": set model.teacher.centring=centre, or a data.batch_size of the whole step"
+                "sinkhorn needs all images of a step at once, not accumulated batches: set "
+                "model.teacher.centring=centre, or a larger data.batch_size"
             )
         return super().configure_optimizers()
 
     def make_optimizer(self) -> Any:
-        student, pace = self.student, self.pace
-        named = [*student.named_parameters(), ("mask_token", self.mask_token)]
-        heads = [*self.heads.named_parameters(prefix="heads")]
-        first = [pair for pair in named if pair[0].startswith("patch_embed.")]
-        last = [pair for pair in heads if ".last." in pair[0]]
-        parts = (
-            ("student", [pair for pair in named if pair not in first], pace.layer_decay, 1.0),
-            ("student", first, pace.layer_decay, pace.patch_embed),
-            ("heads", [pair for pair in heads if pair not in last], 1.0, pace.heads),
-            ("last", last, 1.0, pace.heads),
-        )
+        pace, student, heads = self.pace, {"mask_token": self.mask_token}, {}
+        student |= self.student.named_parameters()
+        heads |= self.heads.named_parameters(prefix="heads")
+        stem = {name: student.pop(name) for name in [*student] if name.startswith("patch_embed.")}
+        last = {name: heads.pop(name) for name in [*heads] if ".last." in name}
         groups: list[Group] = []
-        for part, pairs, decay, scale in parts:
-            fresh = param_groups(
-                pairs,
-                depth=len(student.layer_channels),
+        for part, named, decay, scale in (
+            ("student", student, pace.layer_decay, 1.0),
+            ("student", stem, pace.layer_decay, pace.patch_embed),
+            ("heads", heads, 1.0, pace.heads),
+            ("last", last, 1.0, pace.heads),
+        ):
+            for group in param_groups(
+                named.items(),
+                depth=len(self.student.layer_channels),
                 layer_decay=decay,
-                no_weight_decay=student.no_weight_decay(),
-            )
-            for group in fresh:
+                no_weight_decay=self.student.no_weight_decay(),
+            ):
                 groups.append({**group, "lr_scale": group["lr_scale"] * scale, "part": part})
         optimizer = build_optimizer(self.optimizer, groups)
-        # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
-        optimizer._step_supports_amp_scaling = False  # pyright: ignore
         for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * group["lr_scale"]
             group["first_decay"] = group["weight_decay"]
         return optimizer
 
     def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clips the norm of the student and of each head apart, as the official code does."""
         if gradient_clip_val is None or gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
-        for part in (
-            [*self.student.parameters(), self.mask_token],
-            *(list(head.parameters()) for head in self.heads),
-        ):
-            nn.utils.clip_grad_norm_(part, gradient_clip_val)
+        nn.utils.clip_grad_norm_([*self.student.parameters(), self.mask_token], gradient_clip_val)
+        for head in self.heads:
+            nn.utils.clip_grad_norm_(head.parameters(), gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: Contents) -> None:
         super().on_save_checkpoint(checkpoint)

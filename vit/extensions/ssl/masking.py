@@ -16,7 +16,6 @@ from torch import Tensor
 from vit.errors import SHARE, UserError, check_range
 from vit.extensions.ssl.losses import GLOBAL_CROPS
 from vit.seeds import hashed
-from vit.shapes import Float, Int
 from vit.training.draws import StepDraws
 
 TRIALS = 10
@@ -45,37 +44,17 @@ class Masks:
             raise UserError(f"model.masks.sizes={self.sizes} must be 0 < smallest <= largest < 1")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Masked:
-    """The masked patches of a process, on the CPU."""
-
-    masks: Tensor
-    """Bool `2b n`, the first global crops of all images before the second ones."""
-    places: Int[Tensor, " m"]
-    """Their places among all patches, flattened."""
-    weights: Float[Tensor, " m"]
-    """One over the number of masked patches of the crop."""
-
-    def to(self, device: torch.device) -> "Masked":
-        return Masked(**{n: v.to(device, non_blocking=True) for n, v in vars(self).items()})
-
-
 def draw_masks(
     masks: Masks, draws: StepDraws, numbers: Sequence[int], grid: tuple[int, int]
-) -> Masked:
-    """The masks of a batch of a process.
-
-    Args:
-        masks: Their law.
-        draws: Places of the images in the step, and its seed.
-        numbers: A whole number for each image, by its epoch and place in the set.
-        grid: Rows and columns of patches.
-    """
+) -> Tensor:
+    """The masked patches of a batch of a process, bool `2b n`, the first crops of all images before
+    the second ones. `numbers`: one for each image, by its epoch and place in the set; `grid`: rows
+    and columns of patches."""
     crops = GLOBAL_CROPS * draws.global_batch
     generator = torch.Generator().manual_seed(hashed(draws.seed, -1, -3) >> 1)
     order = torch.randperm(crops, generator=generator).tolist()
     count, (low, high) = int(crops * masks.share), masks.sizes
-    drawn = []
+    drawn: list[Tensor] = []
     for crop in range(GLOBAL_CROPS):
         for place, number in zip(draws.places, numbers, strict=True):
             part = order[crop * draws.global_batch + place]
@@ -83,10 +62,7 @@ def draw_masks(
             share = low + (high - low) * (part + random.random()) / max(count, 1)
             patches = int(grid[0] * grid[1] * share) if part < count else 0
             drawn.append(block_mask(grid, patches, random))
-    stacked = torch.stack(drawn)
-    weights = 1 / stacked.sum(1, keepdim=True).clamp(min=1).float()
-    places = stacked.flatten().nonzero().flatten()
-    return Masked(masks=stacked, places=places, weights=weights.expand_as(stacked)[stacked])
+    return torch.stack(drawn)
 
 
 def block_mask(grid: tuple[int, int], patches: int, random: Random) -> Tensor:
