@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import vit as package
 import vit.runs.fit  # once, in place of in each forked process
 from tests.command import Vit, coloured
 from tests.extensions.ssl.trainings import of, pictures
 from tests.killing import killed_at
 from tests.processes import together
+from vit import create_model
 from vit.cli.main import main
 from vit.extensions.ssl.dino import Dino
 
@@ -113,10 +113,10 @@ def test_what_is_saved_and_loaded_is_the_teacher_and_the_run_says_so(flat: Path,
     teacher, student = of(state, "model."), of(state, "student.")
     assert all(torch.equal(value, teacher[name]) for name, value in saved.items())
     assert any(not torch.equal(value, student[name]) for name, value in saved.items())
-    network = package.create_model(None, pretrained="run")  # pyright: ignore
+    network = create_model(None, pretrained="run")  # pyright: ignore
     assert torch.equal(network.state_dict()["cls_token"], teacher["cls_token"])
-    shown = vit("fit", "--data", coloured(Path("labelled")), "--pretrained", "run/checkpoints/last.ckpt",
-                "--steps", "1", "--trainer.accelerator=cpu", "--data.loading.num_workers=0")  # fmt: skip
+    fit = ("fit", "--data", coloured(Path("labelled")), "--steps", "1", "--trainer.accelerator=cpu")
+    shown = vit(*fit, "--data.loading.num_workers=0", "--pretrained", "run/checkpoints/last.ckpt")
     assert shown.status == 0, shown.err
     assert "these weights are the running average of the training's" in shown.err
     assert "student" in shown.err and "beside the model" in shown.err
@@ -138,7 +138,7 @@ def test_a_run_is_compared_by_its_features(flat: Path, vit: Vit) -> None:
         (("--data.augment.flip=false",), "data.augment"),
         (
             ("--data.crops.local_size=9",),
-            "an image of 9x9 pixels does not divide into patches of 4",
+            "9x9 pixels does not divide into patches of 4",
         ),
         (("--model.teacher.centring=mean",), "model.teacher.centring"),
         (("--model.mixing.mixup=0.2",), "mixing"),

@@ -1,4 +1,4 @@
-"""Masks of the task dino: on any number of processes, in shares and sizes, in blocks."""
+"""Masks of blocks: on any number of processes, in shares and sizes, in blocks."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.extensions.ssl.masking import Masks, block_mask, draw_masks
+from vit.extensions.pretraining.block_masks import Masks, block_mask, draw_masks
 from vit.seeds import indices_in_step
 from vit.training.draws import StepDraws
 
@@ -23,7 +23,7 @@ def of_crops(
         for part in range(accumulated):
             places = indices_in_step(batch, rank, processes, accumulated, part)
             draws = StepDraws(seed=7, global_batch=STEP, places=places)
-            masks = draw_masks(Masks(), draws, [100 + place for place in places], (side, side))
+            masks = draw_masks(Masks(), 2, draws, [100 + place for place in places], (side, side))
             for row, mask in enumerate(masks):
                 drawn[row // batch, places[row % batch]] = mask
     return [drawn[key] for key in sorted(drawn)]
