@@ -10,7 +10,8 @@ from PIL import Image
 import vit.data.photo
 from vit.data.photo import Photo
 from vit.errors import UserError
-from vit.extensions.ssl.crops import Crops, DinoData, MultiCrop
+from vit.extensions.recipes.multi_crop import Crops, MultiCrop
+from vit.extensions.ssl.crops import DinoData
 
 PLAIN = {"colors": False, "blur": False}
 SIZE = (32, 32)

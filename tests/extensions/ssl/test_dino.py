@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.extensions.ssl.trainings import IMAGES, make_data, make_module, of, pictures, train
 from vit.errors import UserError
-from vit.extensions.ssl.crops import Crops
+from vit.extensions.recipes.multi_crop import Crops
 from vit.extensions.ssl.settings import Heads, Pace, Teacher
 from vit.training.schedules import Schedule
 

@@ -17,10 +17,10 @@ from vit.console import say
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.block_masks import Masks, draw_masks
 from vit.extensions.pretraining.patch_prediction import check_encoder, mask_token
+from vit.extensions.recipes.multi_crop import GLOBAL_CROPS
 from vit.extensions.ssl.crops import DinoData
 from vit.extensions.ssl.heads import PrototypeHead
 from vit.extensions.ssl.losses import (
-    GLOBAL_CROPS,
     Centre,
     class_token_loss,
     gram_loss,
