@@ -97,6 +97,25 @@ def test_two_processes_are_one_with_the_whole_batch(centring: str, home: Path, f
         assert torch.allclose(value, states[1][name], rtol=0, atol=1e-9), name
 
 
+@pytest.mark.slow
+def test_shards_train_as_one_process_does(home: Path, fit: Any) -> None:
+    # A large eps: rounding errors of gradients that are zero must not become steps.
+    adamw = "{class_path: torch.optim.AdamW, init_args: {lr: 0.01, eps: 0.001}}"
+    options = (
+        "--steps=7", "--trainer.precision=32-true", "--model.koleo=0", "--save_every=60",
+        "--model.pace.heads_alone=0.25", "--trainer.gradient_clip_val=0.5",
+        f"--model.optimizer={adamw}",
+    )  # fmt: skip
+    assert fit(1, "alone", *options) == [0]
+    statuses = fit(2, "sharded", *options, "--trainer.strategy=fsdp2")
+    assert statuses == [0, 0], (home / "sharded.log/0.err").read_text()
+    alone, sharded = (
+        load_file(home / f"{n}/model/model.safetensors") for n in ("alone", "sharded")
+    )
+    for name, value in alone.items():
+        assert torch.allclose(value, sharded[name], rtol=0, atol=1e-5), name
+
+
 @pytest.fixture
 def flat(tmp_path: Path) -> Path:
     return pictures(tmp_path / "flat")

@@ -205,7 +205,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
     def _nothing(self) -> Tensor | float:
         """Zero times what learns nothing in this step, which ddp waits for."""
         frozen = [*self.student.parameters(), self.mask_token]
-        if is_sharded(frozen[0]):
+        if any(map(is_sharded, frozen)):
             return 0.0
         return 0.0 * torch.stack([p.sum() for p in frozen if p.requires_grad]).sum()
 
