@@ -80,9 +80,7 @@ SMALL = ("--data.batch_size=4", "--data.loading.num_workers=0", "--trainer.accel
 
 
 def test_the_recipe_of_imagenet_takes_steps_at_width_64(vit: Vit, tmp_path: Path) -> None:
-    shape = (
-        "{width: 64, depth: 2, mlp_dim: 256, num_heads: 1, drop_path: 0.3, layer_scale: 1.0e-05}"
-    )
+    shape = "{width: 64, depth: 2, mlp_dim: 256, num_heads: 1, drop_path: 0.3, layer_scale: 1e-5}"
     done = vit(
         "fit", "-c", "pretrain/dinov2_imagenet1k", "--data.root", pictures(tmp_path / "flat"),
         f"--model.architecture={shape}", "--model.heads.prototypes=128", *SMALL, "--run_dir=run",
