@@ -120,7 +120,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     labelled = True
     """Training needs labels."""
-    data_module: type[Any] | None = None
+    data_module: type | None = None
     """A subclass of vit.ImageData whose images the task needs; None: of that itself."""
     monitor: str
     """The validation score by which the best weights are chosen."""
