@@ -178,7 +178,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         that of the optimizer."""
         places = masks.flatten().nonzero().flatten().to(crops.device)
         weights = (1 / masks.sum(1, keepdim=True)).expand_as(masks)[masks].to(crops.device)
-        classes, patches, kept = self._answers(crops, places, step)
+        classes, patches, anchored = self._answers(crops, places, step)
         alone = step < self._steps_until("student")
         temperature, images = self.teacher.student_temperature, len(crops) // GLOBAL_CROPS
         with torch.set_grad_enabled(torch.is_grad_enabled() and not alone):
@@ -195,8 +195,8 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         if self.koleo:
             spread = torch.stack([koleo_loss(part) for part in tokens.chunk(GLOBAL_CROPS)]).sum()
             terms["koleo"] = self.koleo * spread
-        if kept is not None:
-            terms["gram"] = self.gram * gram_loss(outputs, kept)
+        if anchored is not None:
+            terms["gram"] = self.gram * gram_loss(outputs, anchored)
         for name, value in terms.items():
             self.log(f"train/{name}", value.detach(), batch_size=images)
         loss = torch.stack([*terms.values()]).sum()
@@ -227,8 +227,8 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             for centre, each in pairs:
                 centre.add(each)
         self.assignment = answers[0].mean(0)
-        kept = None if self.anchor is None else self._tokens(self.anchor, crops)[1]
-        return answers[0].unflatten(0, (GLOBAL_CROPS, -1)), answers[1], kept
+        anchored = None if self.anchor is None else self._tokens(self.anchor, crops)[1]
+        return answers[0].unflatten(0, (GLOBAL_CROPS, -1)), answers[1], anchored
 
     assignment: Float[Tensor, " k"]
     """Mean of the teacher's probabilities of the last batch of this process."""

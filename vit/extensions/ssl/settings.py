@@ -62,7 +62,7 @@ class Teacher:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """When the parts of the student begin to learn, and how fast."""
+    """Rates of the parts of the student, and the shares of the run in which some of them wait."""
 
     layer_decay: float = 0.9
     """Factor on the learning rate from each layer to the one below it."""
