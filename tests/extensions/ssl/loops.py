@@ -14,6 +14,7 @@ Tensors are of torch, so that autograd gives the gradients of the loops.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -165,5 +166,5 @@ def patches_asked(
     """
     masked = int(crops * share)
     edges = [smallest + (largest - smallest) * i / masked for i in range(masked + 1)]
-    bounds = [(int(tokens * low), int(tokens * high)) for low, high in zip(edges, edges[1:])]
+    bounds = [(int(tokens * low), int(tokens * high)) for low, high in pairwise(edges)]
     return [(0, 0)] * (crops - masked) + bounds
