@@ -1,0 +1,177 @@
+"""The end of a run that harms its features, and its best weights; no loss says which they are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from vit.console import say
+from vit.data.module import ImageData
+from vit.errors import AT_LEAST_ONE, UserError, check_range
+from vit.extensions.serving.proof import paired
+from vit.extensions.ssl.yardstick import Yardstick, effective_rank, joined
+from vit.seeds import seeded
+from vit.training.budget import step_budget
+from vit.training.counted_data import counting_data
+from vit.training.saving import BestCheckpoint, Contents
+from vit.weights.archives import BEST
+
+EVERY, CROPS = 25, 1_024
+"""Steps between two measurements of the effective rank, and training images that it is of."""
+COLLAPSED, HEALTHY, ALONE = 1 / 4, 1 / 2, 0.99
+"""Shares: of the start's rank, below which a run ends; of it, from which on weights are kept; of
+the teacher's mean probabilities, above which one prototype has taken all."""
+LEVEL, SUCCESSION = 0.05, 2
+"""P-value of a loss, over all looks; and looks in succession at which there is one."""
+
+
+@dataclass
+class Progress:
+    """What was seen so far, in types of a checkpoint."""
+
+    images: dict[str, str]
+    """Digests of the labelled images, if any."""
+    rank: float
+    """Effective rank at the start."""
+    hits: list[Tensor]
+    """Of each half of the labelled images those named rightly, true `n`: at the start; at best."""
+    kept: list[Tensor]
+    kept_step: int = 0
+    step: int = 0
+    """The last one that was examined."""
+    worse: int = 0
+    """Looks in succession that were worse than the start."""
+    ended: bool = False
+
+
+class Watch(BestCheckpoint):
+    """Looks at the teacher during a run, ends it if the features get worse, and keeps best.ckpt.
+
+    The task has `teacher_answers(images b c h w)`: features `b d` and probabilities of prototypes
+    `b k`. Every 25 steps the run ends if the effective rank of 1,024 images is below a quarter of
+    its start, or one prototype has more than 0.99 of the mean probabilities. The last look with
+    half of the rank is kept.
+
+    With a yardstick it also ends if fewer labelled images are named rightly by their neighbours
+    than at the start, at a level of 0.05 / looks, at two looks in succession. The best look, the
+    start included, is kept, and measured by the other half of the images.
+
+    Args:
+        yardstick: A labelled folder or list.
+        looks: Number of looks over the run.
+    """
+
+    def __init__(self, yardstick: str | None = None, looks: int = 20) -> None:
+        check_range("model.looks", looks, AT_LEAST_ONE)
+        super().__init__("checkpoints", "effective_rank" if yardstick is None else "yardstick/knn")
+        self.root, self.looks, self._steps = yardstick, looks, 0
+        self.progress: Progress | None = None
+        self._yardstick: Yardstick | None = None
+        self._crops: list[Tensor] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.dirpath = str(Path(trainer.default_root_dir).resolve() / "checkpoints")
+        super().setup(trainer, pl_module, stage)
+
+    def state_dict(self) -> Contents:
+        return {**super().state_dict(), "watch": self.progress and vars(self.progress)}
+
+    def load_state_dict(self, state_dict: Contents) -> None:
+        super().load_state_dict(state_dict)
+        self.progress = Progress(**state_dict["watch"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        data, steps, root = counting_data(trainer), step_budget(trainer), self.root
+        assert isinstance(data, ImageData) and steps is not None  # by the task
+        self._steps = steps
+        with seeded(data.seed):  # a loader draws a number, which training is not to miss
+            self._crops = [images for images, *_ in data.evaluation_loader("train", limit=CROPS)]
+        if root is not None:
+            self._yardstick = Yardstick(root, LEVEL / self.looks, data, trainer)
+        if self.progress is not None:
+            trainer.should_stop |= self.progress.ended
+            if self._yardstick is not None and self._yardstick.data.digests != self.progress.images:
+                raise UserError(
+                    f"model.yardstick={root} has not the images that the run began with; give "
+                    "those, or start a new run"
+                )
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
+    ) -> None:
+        step, last = trainer.global_step, -1 if self.progress is None else self.progress.step
+        look = step * self.looks // self._steps > last * self.looks // self._steps
+        if step > last and (look or step % EVERY == 0) and not trainer.should_stop:
+            with seeded(0):
+                self._examine(trainer, pl_module, step, look=look)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_train_batch_start(trainer, pl_module)  # of the next step, if there is one
+
+    def _examine(self, trainer: Trainer, module: Any, step: int, *, look: bool) -> None:
+        def answers(images: Tensor) -> tuple[Tensor, Tensor]:
+            pixels = trainer.datamodule.preprocess.normalize(images.to(module.device))
+            with torch.inference_mode(), trainer.precision_plugin.forward_context():
+                features, probabilities = module.teacher_answers(pixels)
+            return features.float(), probabilities.float()
+
+        features, probabilities = joined(map(answers, self._crops))
+        rank, share = effective_rank(features), float(probabilities.mean(0).max())
+        hits, digests = [], {}
+        if look and self._yardstick is not None:
+            hits, digests = self._yardstick.hits(answers), self._yardstick.data.digests
+        self.progress = self.progress or Progress(digests, rank, hits, hits)
+        self.progress.step = step
+        scores = {"effective_rank": rank, "prototype_share": share}
+        scores |= {"yardstick/knn": float(hits[0].double().mean())} if hits else {}
+        for logger in trainer.loggers if step else ():
+            logger.log_metrics(scores, step - 1)  # the row of the step that has just ended
+        reason = None
+        if rank < COLLAPSED * self.progress.rank:
+            was = f"from {self.progress.rank:.1f} at the start to {rank:.1f}"
+            reason = f"the effective rank of the features fell {was}, below a quarter"
+        elif share > ALONE:
+            reason = f"one prototype has {share:.3f} of the teacher's mean probabilities"
+        elif look:
+            reason = self._look(trainer, self.progress, scores, hits)
+        if reason is not None:
+            self.progress.ended = trainer.should_stop = True
+            kept = self.progress.kept_step
+            say(f"stopped at step {step:,}: {reason}; the weights of step {kept:,} are kept")
+
+    def _look(
+        self, trainer: Trainer, progress: Progress, scores: dict[str, float], hits: list[Tensor]
+    ) -> str | None:
+        """Keeps weights that are the best; the reason to end the run, if any."""
+        score, best, reason = torch.tensor(scores[f"{self.monitor}"]), self.best_model_score, None
+        better = bool(score >= HEALTHY * progress.rank)
+        if hits:
+            pair = paired(progress.hits[0].numpy(), hits[0].numpy())
+            worse = pair.drop > 0 and pair.p_value / 2 < LEVEL / self.looks  # exact, of one side
+            progress.worse = progress.worse + 1 if worse else 0
+            better = best is None or bool(score >= best)
+            if progress.worse == SUCCESSION:
+                reason = (
+                    f"of {pair.count:,} labelled images {pair.after:,} are named rightly by their "
+                    f"neighbours, {pair.before:,} at the start, at {SUCCESSION} looks in succession"
+                )
+        if better and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+            progress.kept, progress.kept_step, self.best_model_score = hits, progress.step, score
+            self.best_model_path = f"{self.dirpath}/{BEST}"
+            trainer.save_checkpoint(self.best_model_path)
+        return reason
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        progress = self.progress
+        if progress is not None and progress.kept:
+            pair = paired(progress.hits[1].numpy(), progress.kept[1].numpy())
+            low, high = sorted(-bound for bound in pair.interval)
+            say(
+                f"yardstick: of {pair.count:,} other labelled images {pair.before:,} are named "
+                f"rightly by their neighbours at the start, {pair.after:,} by the weights of step "
+                f"{progress.kept_step:,}, which are kept: {-pair.drop:+.1f} points, 95 % interval "
+                f"{low:+.1f} to {high:+.1f}"
+            )
