@@ -11,6 +11,7 @@ from torch import Tensor
 from vit.console import say
 from vit.data.module import ImageData
 from vit.errors import AT_LEAST_ONE, UserError, check_range
+from vit.extensions.reports.intervals import Paired
 from vit.extensions.serving.proof import paired
 from vit.extensions.ssl.yardstick import Yardstick, effective_rank, joined
 from vit.seeds import seeded
@@ -94,17 +95,15 @@ class Watch(BestCheckpoint):
         if self.progress is not None:
             trainer.should_stop |= self.progress.ended
             if self._yardstick is not None and self._yardstick.data.digests != self.progress.images:
-                raise UserError(
-                    f"model.yardstick={root} has not the images that the run began with; give "
-                    "those, or start a new run"
-                )
+                raise UserError(f"the run began with other images in {root}; give those")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
     ) -> None:
-        step, last = trainer.global_step, -1 if self.progress is None else self.progress.step
+        step, seen = trainer.global_step, self.progress
+        last = -1 if seen is None else seen.step
         look = step * self.looks // self._steps > last * self.looks // self._steps
-        if step > last and (look or step % EVERY == 0) and not trainer.should_stop:
+        if step > last and (look or step % EVERY == 0) and not (seen and seen.ended):
             with seeded(0):
                 self._examine(trainer, pl_module, step, look=look)
 
@@ -113,11 +112,12 @@ class Watch(BestCheckpoint):
 
     def _examine(self, trainer: Trainer, module: Any, step: int, *, look: bool) -> None:
         def answers(images: Tensor) -> tuple[Tensor, Tensor]:
-            pixels = trainer.datamodule.preprocess.normalize(images.to(module.device))
+            pixels = data.preprocess.normalize(images.to(module.device))
             with torch.inference_mode(), trainer.precision_plugin.forward_context():
                 features, probabilities = module.teacher_answers(pixels)
             return features.float(), probabilities.float()
 
+        data: Any = counting_data(trainer)
         features, probabilities = joined(map(answers, self._crops))
         rank, share = effective_rank(features), float(probabilities.mean(0).max())
         hits, digests = [], {}
@@ -150,14 +150,11 @@ class Watch(BestCheckpoint):
         better = bool(score >= HEALTHY * progress.rank)
         if hits:
             pair = paired(progress.hits[0].numpy(), hits[0].numpy())
-            worse = pair.drop > 0 and pair.p_value / 2 < LEVEL / self.looks  # exact, of one side
-            progress.worse = progress.worse + 1 if worse else 0
+            progress.worse = progress.worse + 1 if is_worse(pair, self.looks) else 0
             better = best is None or bool(score >= best)
             if progress.worse == SUCCESSION:
-                reason = (
-                    f"of {pair.count:,} labelled images {pair.after:,} are named rightly by their "
-                    f"neighbours, {pair.before:,} at the start, at {SUCCESSION} looks in succession"
-                )
+                fell = f"from {pair.before:,} to {pair.after:,} of {pair.count:,}"
+                reason = f"labelled images that neighbours name rightly fell {fell}, at two looks"
         if better and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             progress.kept, progress.kept_step, self.best_model_score = hits, progress.step, score
             self.best_model_path = f"{self.dirpath}/{BEST}"
@@ -170,8 +167,12 @@ class Watch(BestCheckpoint):
             pair = paired(progress.hits[1].numpy(), progress.kept[1].numpy())
             low, high = sorted(-bound for bound in pair.interval)
             say(
-                f"yardstick: of {pair.count:,} other labelled images {pair.before:,} are named "
-                f"rightly by their neighbours at the start, {pair.after:,} by the weights of step "
-                f"{progress.kept_step:,}, which are kept: {-pair.drop:+.1f} points, 95 % interval "
-                f"{low:+.1f} to {high:+.1f}"
+                f"yardstick: neighbours name {pair.before:,} of {pair.count:,} other images "
+                f"rightly at the start, {pair.after:,} by step {progress.kept_step:,}, the best: "
+                f"{-pair.drop:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
             )
+
+
+def is_worse(pair: Paired, looks: int) -> bool:
+    """True for a loss that chance hardly makes at any look: the exact sign test, one-sided."""
+    return pair.drop > 0 and pair.p_value / 2 < LEVEL / looks
