@@ -46,7 +46,7 @@ TRAINER = (
     "accelerator benchmark deterministic devices limit_test_batches limit_val_batches num_nodes "
     "precision"
 ).split()
-OF_TRAINING = ("augment", "pseudo", "sizes")
+OF_TRAINING = ("augment", "pseudo", "sizes", "crops")
 
 
 class Subject:

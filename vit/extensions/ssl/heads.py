@@ -1,5 +1,7 @@
 """DINOv2's head: from a token to logits of prototypes. Shapes: d width, k prototypes."""
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,7 +27,7 @@ class PrototypeHead(nn.Module):
     ) -> None:
         super().__init__()
         sizes = (width, hidden, hidden, bottleneck)
-        layers = [nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)]
+        layers = [nn.Linear(*pair) for pair in pairwise(sizes)]
         self.mlp = nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2])
         self.last = Prototypes(bottleneck, prototypes)
         for layer in layers:

@@ -25,12 +25,8 @@ def class_token_loss(
 
     (local + 2 global) / (2 + 2 local crops): local is the sum over local crops and both of the
     teacher's, global the mean over the two pairs of different global crops, as in the official
-    code. That one divides by 3 in place of 2 if there are no local crops.
-
-    Args:
-        student: Logits of all crops.
-        teacher: Probabilities of the global crops.
-        temperature: The student's.
+    code. That one divides by 3 in place of 2 if there are no local crops. `student` are logits,
+    `teacher` probabilities, `temperature` is the student's.
     """
     logs = F.log_softmax(at_least_float32(student) / temperature, dim=-1)
     whole = -(teacher.flip(0) * logs[:GLOBAL_CROPS]).sum(-1).mean()
@@ -45,14 +41,10 @@ def masked_patch_loss(
     num_crops: int,
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Cross-entropy at the masked patches (iBOT, arXiv:2111.07832, equation 2).
+    """Cross-entropy at the masked patches, which the teacher sees (iBOT, arXiv:2111.07832).
 
-    Args:
-        student: Logits.
-        teacher: Probabilities of the same patches, which the teacher sees.
-        weights: One over the number of masked patches of the crop.
-        num_crops: Global crops, those without a mask among them, by which the sum is divided.
-        temperature: The student's.
+    `weights`: one over the number of masked patches of the crop; `num_crops`: global crops, those
+    without a mask among them, by which the sum is divided.
     """
     logs = F.log_softmax(at_least_float32(student) / temperature, dim=-1)
     return -((teacher * logs).sum(-1) * weights).sum() / num_crops
@@ -60,16 +52,14 @@ def masked_patch_loss(
 
 def koleo_loss(features: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
     """Minus the mean logarithm of the distance to the nearest other image of the process, which
-    spreads normalised features (arXiv:1806.03198).
-
-    An image whose nearest one has the same features adds 0 to the mean. UserError for one image.
-    """
+    spreads normalised features (arXiv:1806.03198). An image whose nearest one has the same features
+    adds 0 to the mean. UserError for one image."""
     if len(features) < 2:
         raise UserError(
             "KoLeo needs at least two images in a batch of each process, not 1: raise "
             "data.batch_size, or set model.koleo=0"
         )
-    points = F.normalize(at_least_float32(features), dim=-1)
+    points = normalised(features)
     with torch.no_grad():
         nearest = (points @ points.T).fill_diagonal_(-torch.inf).argmax(1)
     distances = torch.linalg.vector_norm(points - points[nearest], dim=-1)
@@ -79,12 +69,9 @@ def koleo_loss(features: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
 def gram_loss(
     student: Float[Tensor, "b n d"], reference: Float[Tensor, "b n d"]
 ) -> Float[Tensor, ""]:
-    """Mean squared difference of the cosines between the patches of an image (DINOv3's Gram
-    anchoring, arXiv:2508.10104, section 4.2).
-
-    The paper's equation has the squared Frobenius norm, which is n^2 times as large: as a mean, its
-    weight does not depend on the number of patches.
-    """
+    """Mean squared difference of the cosines between the patches of an image (Gram anchoring,
+    arXiv:2508.10104, section 4.2). The paper's equation has the squared Frobenius norm, which is
+    n^2 times as large: the weight of a mean does not depend on the number of patches."""
     grams = [x @ x.mT for x in (normalised(student), normalised(reference))]
     return F.mse_loss(*grams)
 
@@ -111,11 +98,7 @@ def sinkhorn(
 
 class Centre(nn.Module):
     """The teacher's mean logits, which are subtracted before its softmax (DINO, arXiv:2104.14294).
-
-    Args:
-        num_prototypes: Logits of a sample.
-        momentum: Weight of the old centre in an update.
-    """
+    `momentum` is the weight of the old centre in an update."""
 
     centre: Tensor
 
@@ -123,6 +106,8 @@ class Centre(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.register_buffer("centre", torch.zeros(num_prototypes))
+        self._sums: Tensor | None = None
+        """Sum of the samples since the last `move`, then their number."""
 
     @torch.no_grad()
     def probabilities(
@@ -131,16 +116,31 @@ class Centre(nn.Module):
         return F.softmax((at_least_float32(logits) - self.centre) / temperature, dim=-1)
 
     @torch.no_grad()
+    def add(
+        self, logits: Float[Tensor, "*rows k"], weights: Float[Tensor, "*rows"] | None = None
+    ) -> None:
+        """Adds samples of this process to those of the next `move`; `weights`: by default equal."""
+        flat = at_least_float32(logits).flatten(0, -2)
+        parts = flat.new_ones(len(flat)) if weights is None else weights.to(flat.dtype).flatten()
+        sums = torch.cat([parts @ flat, parts.sum()[None]])
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Moves the centre to the mean over the samples of all processes; without any it stays.
+        Every process calls it, after `add`."""
+        assert self._sums is not None
+        sums, self._sums = reduced(self._sums), None
+        old = self.centre.to(sums.dtype)
+        mean = torch.where(sums[-1] > 0, sums[:-1] / sums[-1], old)
+        self.centre = old.lerp(mean, 1 - self.momentum)
+
     def update(
         self, logits: Float[Tensor, "*rows k"], weights: Float[Tensor, "*rows"] | None = None
     ) -> None:
-        """Moves the centre to the mean over the samples of all processes, at once; without any it
-        stays. `weights`: of the samples, by default equal."""
-        flat = at_least_float32(logits).flatten(0, -2)
-        parts = flat.new_ones(len(flat)) if weights is None else weights.to(flat.dtype).flatten()
-        sums = reduced(torch.cat([parts @ flat, parts.sum()[None]]))
-        mean = torch.where(sums[-1] > 0, sums[:-1] / sums[-1], self.centre.to(flat.dtype))
-        self.centre = self.centre.to(flat.dtype).lerp(mean, 1 - self.momentum)
+        """`add` and `move`."""
+        self.add(logits, weights)
+        self.move()
 
 
 def at_least_float32(values: Tensor) -> Tensor:
