@@ -115,11 +115,11 @@ class Watch(BestCheckpoint):
             pixels = data.preprocess.normalize(images.to(module.device))
             with torch.inference_mode(), trainer.precision_plugin.forward_context():
                 features, probabilities = module.teacher_answers(pixels)
-            return features.float(), probabilities.float()
+            return features.float(), probabilities.float().sum(0, keepdim=True)
 
         data: Any = counting_data(trainer)
-        features, probabilities = joined(map(answers, self._crops))
-        rank, share = effective_rank(features), float(probabilities.mean(0).max())
+        features, masses = joined(map(answers, self._crops))
+        rank, share = effective_rank(features), float(masses.sum(0).max()) / len(features)
         hits, digests = [], {}
         if look and self._yardstick is not None:
             hits, digests = self._yardstick.hits(answers), self._yardstick.data.digests

@@ -18,7 +18,7 @@ from vit.shapes import Float
 from vit.training.parts import from_all_processes
 
 Answers = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Images of a loader `b c h w` -> features `b d` and probabilities of prototypes `b k`."""
+"""Images of a loader `b c h w` -> features `b d`, and sums of probabilities `1 k`."""
 
 
 class Yardstick:
