@@ -1,0 +1,121 @@
+"""The measures by which a run is watched: closed forms, and cuts of a labelled folder."""
+
+import csv
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.command import coloured
+from vit.data.module import ImageData
+from vit.errors import UserError
+from vit.extensions.reports.intervals import Paired
+from vit.extensions.ssl.watch import is_worse
+from vit.extensions.ssl.yardstick import Yardstick, effective_rank
+
+LEVEL = 0.05 / 20
+
+
+def orthonormal(size: int) -> Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return torch.linalg.qr(torch.randn(size, size, generator=generator).double()).Q
+
+
+@pytest.mark.parametrize("directions", [1, 2, 7])
+def test_the_effective_rank_of_equal_directions_is_their_number(directions: int) -> None:
+    features = 3 * orthonormal(9)[:, :directions] @ orthonormal(12)[:directions]
+    assert effective_rank(features) == pytest.approx(directions, rel=1e-9)
+
+
+def test_the_effective_rank_is_exp_of_the_entropy_of_the_singular_values() -> None:
+    features = orthonormal(6)[:, :2] @ torch.diag(torch.tensor([3.0, 1.0]).double())
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert effective_rank(features) == pytest.approx(math.exp(entropy), rel=1e-9)
+
+
+def test_equal_features_have_rank_one_and_broken_ones_none() -> None:
+    assert effective_rank(torch.randn(1, 8).expand(5, 8)) == pytest.approx(1, abs=1e-5)
+    assert effective_rank(torch.zeros(5, 8)) == 1
+    assert effective_rank(torch.full((5, 8), math.nan)) == 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "looks"), [(9, 0, 20), (8, 0, 20), (5, 0, 1), (4, 0, 1), (40, 18, 20)]
+)
+def test_a_look_is_worse_by_the_binomial_tail(lost: int, gained: int, looks: int) -> None:
+    changed = lost + gained
+    tail = sum(math.comb(changed, n) for n in range(lost, changed + 1)) / 2**changed
+    assert is_worse(Paired(100, 70, lost, gained), looks) == (tail < 0.05 / looks)
+
+
+def test_gains_are_never_worse() -> None:
+    assert not is_worse(Paired(100, 50, 0, 40), 1) and not is_worse(Paired(100, 50, 3, 3), 1)
+
+
+def opened(root: Path, **options: Any) -> Yardstick:
+    like = ImageData(root=str(root), image_size=16, batch_size=8, **options)
+    alone: Any = SimpleNamespace(global_rank=0, world_size=1, num_devices=1, state=None)
+    alone.state = SimpleNamespace(fn=None)
+    alone.strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    return Yardstick(str(root), LEVEL, like, alone)
+
+
+def files(yardstick: Yardstick) -> list[set[str]]:
+    sets = [yardstick.data.image_set(half) for half in yardstick.halves]
+    return [{str(images.items[i]) for i in range(len(images))} for images in sets]
+
+
+def test_a_folder_is_cut_in_halves_of_each_class_by_the_seed(photos: Path) -> None:
+    halves = [files(opened(photos, seed=seed)) for seed in (0, 0, 1)]
+    for stopping, measuring in halves:
+        assert len(stopping) == len(measuring) == 18 and not stopping & measuring
+        assert sum("red" in name for name in stopping) == 6
+    assert halves[0] == halves[1] != halves[2]
+
+
+def test_a_test_folder_measures_whatever_val_there_is(tmp_path: Path) -> None:
+    photos = coloured(tmp_path / "photos")
+    for split in ("train", "val", "test"):
+        shutil.copytree(photos, tmp_path / "split" / split)
+    assert opened(tmp_path / "split").halves == ("train", "test")
+
+
+def test_groups_stay_on_one_side(tmp_path: Path) -> None:
+    photos = coloured(tmp_path / "photos")
+    rows = [(path, path.parent.name, int(path.stem) // 3) for path in sorted(photos.rglob("*.jpg"))]
+    with (tmp_path / "list.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "group"))
+        writer.writerows((str(path), label, f"{label}{group}") for path, label, group in rows)
+    yardstick = opened(tmp_path / "list.csv")
+    groups = {str(path): f"{label}{group}" for path, label, group in rows}
+    stopping, measuring = ({groups[name] for name in half} for half in files(yardstick))
+    assert stopping and measuring and not stopping & measuring
+
+
+def test_a_folder_in_which_no_loss_could_be_told_from_chance_is_refused(tmp_path: Path) -> None:
+    photos = coloured(tmp_path / "photos")
+    for path in photos.rglob("*.jpg"):
+        if int(path.stem) > 4:
+            path.unlink()
+    with pytest.raises(UserError, match="is 6 images, and a loss of all of them could be chance"):
+        opened(photos)
+
+
+def test_hits_are_those_of_neighbours_among_the_others_of_a_half(photos: Path) -> None:
+    yardstick = opened(photos)
+
+    def colours(images: Tensor) -> tuple[Tensor, Tensor]:
+        return images.float().mean((2, 3)), torch.zeros(1, 1)
+
+    def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones(len(images), 2), torch.zeros(1, 1)
+
+    assert [half.tolist() for half in yardstick.hits(colours)] == [[True] * 18] * 2
+    # Equal features: the first class of equal votes wins, for every image.
+    assert all(0 < int(half.sum()) < 18 for half in yardstick.hits(mirrored))
