@@ -147,8 +147,8 @@ def test_a_collapse_is_found_at_the_next_measurement_and_named(
 ) -> None:
     run = Run(tmp_path, answers)
     trainer = run.fit(images)
-    # At a look, every 4 steps, or at a multiple of 5; one step is under way.
-    assert trainer.global_step == 25
+    # At a look, every 4 steps, or at a multiple of 5.
+    assert trainer.global_step == 24
     printed = capsys.readouterr().err
     assert f"stopped at step 24: {reason}" in printed
     assert "the weights of step 20 are kept" in printed and run.kept == 20
@@ -159,7 +159,7 @@ def test_a_yardstick_ends_a_run_at_the_second_worse_look_and_keeps_the_best(
 ) -> None:
     run = Run(tmp_path, harmed, yardstick=str(images))
     trainer = run.fit(images)
-    assert trainer.global_step == 25
+    assert trainer.global_step == 24
     printed = capsys.readouterr().err
     assert "labelled images that neighbours name rightly fell from 18 to" in printed
     assert "stopped at step 24" in printed and "of 18, at two looks" in printed
@@ -185,7 +185,7 @@ def test_an_interrupted_run_ends_at_the_same_step_with_the_same_weights(
     parts.options = whole.options
     expected = whole.fit(images).global_step
     parts.fit(images, stop=step)
-    assert parts.fit(images, resume=True).global_step == expected == 25
+    assert parts.fit(images, resume=True).global_step == expected == 24
     assert parts.kept == whole.kept
     assert parts.module.drawn == whole.module.drawn[step:]
     ours, theirs = (vars(run.watch.progress) for run in (parts, whole))
@@ -197,7 +197,7 @@ def test_an_interrupted_run_ends_at_the_same_step_with_the_same_weights(
 def test_a_finished_watch_ends_a_resumed_run_at_once(tmp_path: Path, images: Path) -> None:
     run = Run(tmp_path, collapsed)
     run.fit(images)
-    assert run.fit(images, resume=True).global_step == 25
+    assert run.fit(images, resume=True).global_step == 24
 
 
 def test_a_resumed_run_with_other_labelled_images_is_refused(tmp_path: Path, images: Path) -> None:

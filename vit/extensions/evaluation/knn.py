@@ -70,7 +70,7 @@ def leave_one_out(features: np.ndarray, labels: Tensor, num_classes: int, k: int
     similarities, places = neighbours(features, features, k + 1)
     # An image does not vote for itself. Copies of it may have taken its place among the nearest.
     itself = places == torch.arange(len(features))[:, None]
-    others = itself.int().argsort(1, stable=True)[:, :k]
+    others = itself.int().argsort(dim=1, stable=True)[:, :k]
     voters = labels[places.gather(1, others)]
     return vote(similarities.gather(1, others), voters, num_classes).argmax(1)
 

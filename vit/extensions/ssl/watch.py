@@ -158,7 +158,7 @@ class Watch(BestCheckpoint):
         if better and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
             progress.kept, progress.kept_step, self.best_model_score = hits, progress.step, score
             self.best_model_path = f"{self.dirpath}/{BEST}"
-            trainer.save_checkpoint(self.best_model_path)
+            trainer.save_checkpoint(self.best_model_path, weights_only=False)
         return reason
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -169,7 +169,7 @@ class Watch(BestCheckpoint):
             say(
                 f"yardstick: neighbours name {pair.before:,} of {pair.count:,} other images "
                 f"rightly at the start, {pair.after:,} by step {progress.kept_step:,}, the best: "
-                f"{-pair.drop:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
+                f"{0.0 - pair.drop:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
             )
 
 
