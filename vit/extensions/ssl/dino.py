@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vit.console import say
 from vit.errors import NOT_NEGATIVE, UserError, check_range
+from vit.extensions.pretraining.block_masks import Masks, draw_masks
 from vit.extensions.pretraining.patch_prediction import check_encoder, mask_token
 from vit.extensions.ssl.crops import DinoData
 from vit.extensions.ssl.heads import PrototypeHead
@@ -28,7 +29,6 @@ from vit.extensions.ssl.losses import (
     masked_patch_loss,
     sinkhorn,
 )
-from vit.extensions.ssl.masking import Masks, draw_masks
 from vit.extensions.ssl.settings import Heads, Pace, Teacher
 from vit.extensions.ssl.watch import Watch
 from vit.facts import Facts
@@ -111,24 +111,18 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         self.teacher, self.masks, self.pace = teacher, masks, pace
         self.koleo, self.gram = koleo, gram
         self.yardstick, self.looks = yardstick, looks
-        self.model = self._checked(network)
+        self.model = check_encoder(network, overlapping=True)
+        if not self.model.has_class_token:
+            raise UserError("this task learns from the class token: set class_token: true")
+        if gram and self.load_report is None:
+            rule = "compares with pre-trained weights: give model.pretrained, or set it to 0"
+            raise UserError(f"model.gram={gram:g} {rule}")
         self._build_student(heads)
         self.train()  # Lightning trains in the modes that it finds
 
     of_training = frozenset(
         {"name", "architecture", "pretrained", "weights", "optimizer", "schedule", "compile"}
     )
-
-    def _checked(self, network: Any) -> VisionTransformer:
-        encoder = check_encoder(network, overlapping=True)
-        if not encoder.has_class_token:
-            raise UserError("this task learns from the class token: set class_token: true")
-        if self.gram and self.load_report is None:
-            raise UserError(
-                f"model.gram={self.gram:g} compares with pre-trained weights: give "
-                "model.pretrained, or set model.gram=0"
-            )
-        return encoder
 
     def _build_student(self, heads: Heads) -> None:
         """Copies the teacher, before anything is divided among processes."""
@@ -257,7 +251,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         crops, side = torch.cat([first, second]), self.model.patch_size
         grid = (crops.shape[-2] // side, crops.shape[-1] // side)
         draws = self.draws or batch_draws(len(first))
-        masks = draw_masks(self.masks, draws, numbers.tolist(), grid)
+        masks = draw_masks(self.masks, GLOBAL_CROPS, draws, numbers.tolist(), grid)
         return self(crops, small.transpose(0, 1).flatten(0, 1), masks, self.trainer.global_step)
 
     def _set_depth(self, first: int, crops: int) -> None:

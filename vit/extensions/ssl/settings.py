@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vit.errors import ABOVE_ZERO, AT_LEAST_ONE, BELOW_ONE, POSITIVE, SHARE, check_range
+from vit.errors import ABOVE_ZERO, AT_LEAST_ONE, BELOW_ONE, POSITIVE, SHARE, Range, check_range
 from vit.preprocessing import check_choice
 
 Centring = Literal["centre", "sinkhorn"]
@@ -24,8 +24,7 @@ class Heads:
     """Gives masked patches a head of their own."""
 
     def __post_init__(self) -> None:
-        for name in ("prototypes", "hidden", "bottleneck"):
-            check_range(f"model.heads.{name}", getattr(self, name), AT_LEAST_ONE)
+        _check(self, "heads", AT_LEAST_ONE, "prototypes", "hidden", "bottleneck")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +45,14 @@ class Teacher:
     within each step by three rounds of Sinkhorn-Knopp."""
 
     def __post_init__(self) -> None:
-        check_range("model.teacher.momentum", self.momentum, BELOW_ONE)
-        for name in ("first_temperature", "temperature", "student_temperature"):
-            check_range(f"model.teacher.{name}", getattr(self, name), POSITIVE)
-        check_range("model.teacher.warmup", self.warmup, SHARE)
+        _check(self, "teacher", BELOW_ONE, "momentum")
+        _check(self, "teacher", SHARE, "warmup")
+        _check(self, "teacher", POSITIVE, "first_temperature", "temperature", "student_temperature")
         check_choice("model.teacher.centring", self.centring, get_args(Centring))
 
     def momentum_at(self, step: int, total: int) -> float:
         """The weight at an update, from 0."""
-        return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * step / total)) / 2
+        return _half_cosine(self.momentum, 1.0, step / total)
 
     def temperature_at(self, step: int, total: int) -> float:
         """The temperature at a step, from 0."""
@@ -80,13 +78,20 @@ class Pace:
     """Weight decay at the end, to which that of the optimizer moves by half a cosine."""
 
     def __post_init__(self) -> None:
-        for name in ("layer_decay", "patch_embed"):
-            check_range(f"model.pace.{name}", getattr(self, name), ABOVE_ZERO)
-        check_range("model.pace.heads", self.heads, POSITIVE)
-        for name in ("heads_alone", "last_layer"):
-            check_range(f"model.pace.{name}", getattr(self, name), BELOW_ONE)
+        _check(self, "pace", ABOVE_ZERO, "layer_decay", "patch_embed")
+        _check(self, "pace", POSITIVE, "heads")
+        _check(self, "pace", BELOW_ONE, "heads_alone", "last_layer")
 
     def decay_at(self, first: float, step: int, total: int) -> float:
         """The weight decay at a step, from 0."""
         last = first if self.final_decay is None else self.final_decay
-        return last + (first - last) * (1 + math.cos(math.pi * step / total)) / 2
+        return _half_cosine(first, last, step / total)
+
+
+def _half_cosine(first: float, last: float, share: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
+
+
+def _check(options: object, group: str, allowed: Range, *names: str) -> None:
+    for name in names:
+        check_range(f"model.{group}.{name}", getattr(options, name), allowed)

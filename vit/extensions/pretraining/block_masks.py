@@ -1,7 +1,7 @@
-"""Masks of the global crops (iBOT, arXiv:2111.07832; DINOv2's code, dinov2/data/masking.py).
+"""Masks of blocks (BEiT, arXiv:2106.08254; iBOT, arXiv:2111.07832; dinov2/data/masking.py).
 
-Which crops have a mask, and the bin of its size, come from one permutation of all global crops of
-the step, and the blocks from the sample; so masks do not depend on the number of processes.
+Which crops have a mask, and the bin of its size, come from one permutation of all crops of the
+step, and the blocks from the sample; so masks do not depend on the number of processes.
 Shapes: b images of a process, n patches.
 """
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from vit.errors import SHARE, UserError, check_range
-from vit.extensions.ssl.losses import GLOBAL_CROPS
 from vit.seeds import hashed
 from vit.training.draws import StepDraws
 
@@ -45,17 +44,15 @@ class Masks:
 
 
 def draw_masks(
-    masks: Masks, draws: StepDraws, numbers: Sequence[int], grid: tuple[int, int]
+    masks: Masks, crops: int, draws: StepDraws, numbers: Sequence[int], grid: tuple[int, int]
 ) -> Tensor:
-    """The masked patches of a batch of a process, bool `2b n`, the first crops of all images before
-    the second ones. `numbers`: one for each image, by its epoch and place in the set; `grid`: rows
-    and columns of patches."""
-    crops = GLOBAL_CROPS * draws.global_batch
+    """The masked patches of `crops` crops of each image of a batch, bool `crops_b n`, the first
+    crops of all images before the second ones. `numbers`: one for each image, by its epoch and
+    place in the set; `grid`: rows and columns of patches."""
+    total, (low, high), drawn = crops * draws.global_batch, masks.sizes, list[Tensor]()
     generator = torch.Generator().manual_seed(hashed(draws.seed, -1, -3) >> 1)
-    order = torch.randperm(crops, generator=generator).tolist()
-    count, (low, high) = int(crops * masks.share), masks.sizes
-    drawn: list[Tensor] = []
-    for crop in range(GLOBAL_CROPS):
+    order, count = torch.randperm(total, generator=generator).tolist(), int(total * masks.share)
+    for crop in range(crops):
         for place, number in zip(draws.places, numbers, strict=True):
             part = order[crop * draws.global_batch + place]
             random = Random(hashed(number, crop))
