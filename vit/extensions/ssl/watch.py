@@ -155,10 +155,12 @@ class Watch(BestCheckpoint):
             if progress.worse == SUCCESSION:
                 fell = f"from {pair.before:,} to {pair.after:,} of {pair.count:,}"
                 reason = f"labelled images that neighbours name rightly fell {fell}, at two looks"
-        if better and not trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+        if better:
             progress.kept, progress.kept_step, self.best_model_score = hits, progress.step, score
-            self.best_model_path = f"{self.dirpath}/{BEST}"
-            trainer.save_checkpoint(self.best_model_path, weights_only=False)
+            debugging: bool = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
+            if len(trainer.checkpoint_callbacks) > 1 and not debugging:  # else nothing is saved
+                self.best_model_path = f"{self.dirpath}/{BEST}"
+                trainer.save_checkpoint(self.best_model_path, weights_only=False)
         return reason
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
