@@ -16,32 +16,9 @@ from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.extensions.reports.intervals import Paired
 from vit.extensions.ssl.watch import is_worse
-from vit.extensions.ssl.yardstick import Yardstick, effective_rank
+from vit.extensions.ssl.yardstick import Yardstick
 
 LEVEL = 0.05 / 20
-
-
-def orthonormal(size: int) -> Tensor:
-    generator = torch.Generator().manual_seed(size)
-    return torch.linalg.qr(torch.randn(size, size, generator=generator).double()).Q
-
-
-@pytest.mark.parametrize("directions", [1, 2, 7])
-def test_the_effective_rank_of_equal_directions_is_their_number(directions: int) -> None:
-    features = 3 * orthonormal(9)[:, :directions] @ orthonormal(12)[:directions]
-    assert effective_rank(features) == pytest.approx(directions, rel=1e-9)
-
-
-def test_the_effective_rank_is_exp_of_the_entropy_of_the_singular_values() -> None:
-    features = orthonormal(6)[:, :2] @ torch.diag(torch.tensor([3.0, 1.0]).double())
-    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert effective_rank(features) == pytest.approx(math.exp(entropy), rel=1e-9)
-
-
-def test_equal_features_have_rank_one_and_broken_ones_none() -> None:
-    assert effective_rank(torch.randn(1, 8).expand(5, 8)) == pytest.approx(1, abs=1e-5)
-    assert effective_rank(torch.zeros(5, 8)) == 1
-    assert effective_rank(torch.full((5, 8), math.nan)) == 0
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from torch import Tensor
 from vit.console import say
 from vit.data.module import ImageData
 from vit.errors import AT_LEAST_ONE, UserError, check_range
+from vit.extensions.evaluation.features import effective_rank
 from vit.extensions.reports.intervals import Paired
 from vit.extensions.serving.proof import paired
-from vit.extensions.ssl.yardstick import Yardstick, effective_rank, joined
+from vit.extensions.ssl.yardstick import Yardstick, joined
 from vit.seeds import seeded
 from vit.training.budget import step_budget
 from vit.training.counted_data import counting_data
@@ -88,8 +89,7 @@ class Watch(BestCheckpoint):
         data, steps, root = counting_data(trainer), step_budget(trainer), self.root
         assert isinstance(data, ImageData) and steps is not None  # by the task
         self._steps = steps
-        with seeded(data.seed):  # a loader draws a number, which training is not to miss
-            self._crops = [images for images, *_ in data.evaluation_loader("train", limit=CROPS)]
+        self._crops = [images for images, *_ in data.evaluation_loader("train", limit=CROPS)]
         if root is not None:
             self._yardstick = Yardstick(root, LEVEL / self.looks, data, trainer)
         if self.progress is not None:
@@ -104,7 +104,7 @@ class Watch(BestCheckpoint):
         last = -1 if seen is None else seen.step
         look = step * self.looks // self._steps > last * self.looks // self._steps
         if step > last and (look or step % EVERY == 0) and not (seen and seen.ended):
-            with seeded(0):
+            with seeded(0):  # a loader draws a number, which training is not to miss
                 self._examine(trainer, pl_module, step, look=look)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""A labelled folder beside a run without labels, and the effective rank of features.
+"""A labelled folder beside a run without labels.
 
 Shapes: b batch, n images, c channels, h w pixels, d width, k prototypes.
 """
@@ -14,7 +14,6 @@ from vit.data.settings import Splitting
 from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.extensions.evaluation.knn import leave_one_out
-from vit.shapes import Float
 from vit.training.parts import from_all_processes
 
 Answers = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -67,12 +66,3 @@ def joined(parts: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
     mine = [tuple(tensor.cpu() for tensor in part) for part in parts]
     rows = [part for share in from_all_processes(mine) for part in share]
     return [torch.cat(tensors) for tensors in zip(*rows, strict=True)]
-
-
-def effective_rank(features: Float[Tensor, "n d"]) -> float:
-    """exp of the entropy of the singular values as shares of their sum (Roy and Vetterli, 2007); 0
-    unless all features are finite."""
-    if not features.isfinite().all():
-        return 0.0
-    values = torch.linalg.svdvals(features.double())
-    return float(torch.special.entr(values / values.sum().clamp(min=1e-300)).sum().exp())
