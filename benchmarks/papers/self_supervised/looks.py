@@ -86,7 +86,7 @@ def measured(images: int, points: np.ndarray, runs: int) -> dict[str, Any]:
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
     options = arguments(__doc__).parse_args(words)
-    runs, sizes = (10, SIZES[:1]) if options.quick else (RUNS, SIZES)
+    runs, sizes = (5, SIZES[:1]) if options.quick else (RUNS, SIZES)
     kinds = [("healthy", gain, np.linspace(0, gain, LOOKS + 1)) for gain in HEALTHY]
     kinds += [("sick", -loss, np.array([0.0] + [-loss] * LOOKS)) for loss in SICK]
     rows = []
