@@ -23,7 +23,7 @@ from torch import Tensor
 def log_probabilities(logits: Tensor, temperature: float) -> Tensor:
     """Logarithms of the probabilities of one row of logits."""
     scaled = [logit / temperature for logit in logits]
-    largest = max(float(value) for value in scaled)
+    largest = max(float(value.detach()) for value in scaled)
     total = sum((torch.exp(value - largest) for value in scaled), torch.zeros(()).double())
     return torch.stack([value - largest - torch.log(total) for value in scaled])
 
@@ -77,8 +77,8 @@ def koleo_loss(features: Tensor, epsilon: float = 1e-8) -> Tensor:
         distances = [
             torch.linalg.vector_norm(one - other) for j, other in enumerate(units) if j != i
         ]
-        nearest = min(distances, key=float)
-        if float(nearest) > 0:
+        nearest = min(distances, key=lambda distance: float(distance.detach()))
+        if nearest > 0:
             total = total - torch.log(nearest + epsilon)
     return total / len(units)
 

@@ -62,17 +62,19 @@ def test_a_test_folder_measures_whatever_val_there_is(tmp_path: Path) -> None:
     assert opened(tmp_path / "split").halves == ("train", "test")
 
 
-def test_groups_stay_on_one_side(tmp_path: Path) -> None:
+def test_a_list_says_by_its_splits_which_half_measures(tmp_path: Path) -> None:
     photos = coloured(tmp_path / "photos")
-    rows = [(path, path.parent.name, int(path.stem) // 3) for path in sorted(photos.rglob("*.jpg"))]
+    paths = sorted(photos.rglob("*.jpg"))
+    patients = {str(path): int(path.stem) // 3 for path in paths}  # three photos of each
     with (tmp_path / "list.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("path", "label", "group"))
-        writer.writerows((str(path), label, f"{label}{group}") for path, label, group in rows)
-    yardstick = opened(tmp_path / "list.csv")
-    groups = {str(path): f"{label}{group}" for path, label, group in rows}
-    stopping, measuring = ({groups[name] for name in half} for half in files(yardstick))
-    assert stopping and measuring and not stopping & measuring
+        rows = csv.writer(file)
+        rows.writerow(("path", "label", "split"))
+        for path in paths:
+            split = "train" if patients[str(path)] % 2 else "val"
+            rows.writerow((path, path.parent.name, split))
+    stopping, measuring = files(opened(tmp_path / "list.csv"))
+    assert {patients[name] for name in stopping} == {1, 3}
+    assert {patients[name] for name in measuring} == {0, 2}
 
 
 def test_a_folder_in_which_no_loss_could_be_told_from_chance_is_refused(tmp_path: Path) -> None:
@@ -90,9 +92,9 @@ def test_hits_are_those_of_neighbours_among_the_others_of_a_half(photos: Path) -
     def colours(images: Tensor) -> tuple[Tensor, Tensor]:
         return images.float().mean((2, 3)), torch.zeros(1, 1)
 
-    def mirrored(images: Tensor) -> tuple[Tensor, Tensor]:
+    def equal(images: Tensor) -> tuple[Tensor, Tensor]:
         return torch.ones(len(images), 2), torch.zeros(1, 1)
 
     assert [half.tolist() for half in yardstick.hits(colours)] == [[True] * 18] * 2
-    # Equal features: the first class of equal votes wins, for every image.
-    assert all(0 < int(half.sum()) < 18 for half in yardstick.hits(mirrored))
+    # Of 17 others five are of the image's class and six of each other one: these win.
+    assert [half.tolist() for half in yardstick.hits(equal)] == [[False] * 18] * 2

@@ -24,7 +24,7 @@ class Yardstick:
     """A labelled folder or list, cut once in two halves: one stops a run and chooses its weights,
     the other measures the result.
 
-    They are cut by class, or by group where a list has groups. A val or test of its own measures.
+    They are cut class by class. Of a folder or list with a val or test of its own that measures.
 
     Args:
         root: The images, with one label each.
