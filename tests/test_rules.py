@@ -68,6 +68,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "recipes": set(),
     "adaptation": {"licences", "text"},
     "pretraining": {"reports"},
+    "ssl": {"pretraining", "recipes"},
     "variants": set(),
     "multilabel": set(),
     "evaluation": {"backbones", "formats", "multilabel", "reports", "serving", "sources"},
@@ -97,6 +98,7 @@ EXTENSION_LINES = {
     "evaluation": 2_400,
     "variants": 2_400,
     "serve": 677,
+    "ssl": 1_000,
     "towers": 500,
     "text": 650,
     "tune": 550,
@@ -265,6 +267,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "evaluation": [("test", "run", "run")],
     "formats": [(*ON_PHOTOS, "--pretrained", "vit_s16.augreg_in21k")],
     "pretraining": [(*ON_PHOTOS, "--task", "mae")],
+    "ssl": [(*ON_PHOTOS, "--task", "dino")],
     "recipes": [
         (*ON_PHOTOS, "--model.optimizer", "vit.LAMB"),
         ("fit", "-c", "recipe.yaml", "--data", "photos", "--run_dir", "other", "--budget", "1h"),

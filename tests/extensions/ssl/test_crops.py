@@ -10,7 +10,8 @@ from PIL import Image
 import vit.data.photo
 from vit.data.photo import Photo
 from vit.errors import UserError
-from vit.extensions.ssl.crops import Crops, DinoData, MultiCrop
+from vit.extensions.recipes.multi_crop import Crops, MultiCrop
+from vit.extensions.ssl.crops import DinoData
 
 PLAIN = {"colors": False, "blur": False}
 SIZE = (32, 32)
@@ -74,7 +75,7 @@ def test_a_photo_is_decoded_once_for_all_its_crops(
 
 
 def test_only_the_second_crop_is_solarized_and_the_first_always_blurred(
-    image: Image.Image, monkeypatch: pytest.MonkeyPatch
+    image: Image.Image,
 ) -> None:
     names = [
         [type(part).__name__ for part in changes]
@@ -86,12 +87,13 @@ def test_only_the_second_crop_is_solarized_and_the_first_always_blurred(
         [unpacked(MultiCrop(crops=c)(Photo(image), bits, SIZE), c)[:2] for bits in range(80)]
         for c in (Crops(local=1, local_size=16, flip=False, **PLAIN), crops)
     )
-    # A sum of the draws shifts with the blur, so the first crop alone is the same box.
+    # The blur draws, so that the first crop alone shows the same box. The weakest changes nothing.
     edges = [
         [(crop.float().diff(dim=-1).abs().mean()).item() for crop, _ in each]
         for each in (sharp, blurred)
     ]
-    assert all(after < before for before, after in zip(*edges, strict=True))
+    assert all(after <= before for before, after in zip(*edges, strict=True))
+    assert sum(edges[1]) < 0.5 * sum(edges[0])
 
 
 @pytest.fixture

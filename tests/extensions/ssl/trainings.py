@@ -11,7 +11,8 @@ from PIL import Image
 
 from tests.grouped import silent_trainer
 from vit.data.settings import Loading
-from vit.extensions.ssl.crops import Crops, DinoData
+from vit.extensions.recipes.multi_crop import Crops
+from vit.extensions.ssl.crops import DinoData
 from vit.extensions.ssl.dino import Dino
 from vit.extensions.ssl.settings import Heads
 

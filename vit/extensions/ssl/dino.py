@@ -18,10 +18,10 @@ from vit.console import say
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.block_masks import Masks, draw_masks
 from vit.extensions.pretraining.patch_prediction import check_encoder, mask_token
+from vit.extensions.recipes.multi_crop import GLOBAL_CROPS
 from vit.extensions.ssl.crops import DinoData
 from vit.extensions.ssl.heads import PrototypeHead
 from vit.extensions.ssl.losses import (
-    GLOBAL_CROPS,
     Centre,
     class_token_loss,
     gram_loss,
@@ -223,7 +223,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
     def _nothing(self) -> Tensor | float:
         """Zero times what learns nothing in this step, which ddp waits for."""
         frozen = [*self.student.parameters(), self.mask_token]
-        if is_sharded(frozen[0]):
+        if any(map(is_sharded, frozen)):
             return 0.0
         return 0.0 * torch.stack([p.sum() for p in frozen if p.requires_grad]).sum()
 

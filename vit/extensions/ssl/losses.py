@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.extensions.recipes.multi_crop import GLOBAL_CROPS
 from vit.shapes import Float
 
-GLOBAL_CROPS = 2
 NEAR = 1e-8
 """Added to a distance before its logarithm."""
 
