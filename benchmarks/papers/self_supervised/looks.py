@@ -14,6 +14,7 @@ points along the looks, a sick one has lost 1, 3 or 10 points from the first loo
 """
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,11 @@ LOOKS, RUNS, START, KEPT = 20, 200, 0.7, 0.97
 SIZES = (250, 1_000, 4_000)
 HEALTHY, SICK = (0.0, 1.0, 3.0), (1.0, 3.0, 10.0)
 """Points gained at the end of the run; points lost from the first look on."""
+seems_worse = cache(partial(is_worse, looks=LOOKS))
 # Rule -> (is a look worse than the start?, looks in succession).
 RULES: dict[str, tuple[Callable[[Paired], bool], int]] = {
-    "ours": (lambda pair: is_worse(pair, LOOKS), SUCCESSION),
-    "once": (lambda pair: is_worse(pair, LOOKS), 1),
+    "ours": (seems_worse, SUCCESSION),
+    "once": (seems_worse, 1),
     "paired": (lambda pair: pair.interval[0] > 0, 1),
     "own interval": (
         lambda pair: pair.after / pair.count < wilson_interval(pair.before, pair.count)[0],
