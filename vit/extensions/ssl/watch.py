@@ -24,8 +24,8 @@ from vit.weights.archives import BEST
 EVERY, CROPS = 25, 1_024
 """Steps between two measurements of the effective rank, and training images that it is of."""
 COLLAPSED, HEALTHY, ALONE = 1 / 4, 1 / 2, 0.99
-"""Shares: of the start's rank, below which a run ends; of it, from which on weights are kept; of
-the teacher's mean probabilities, above which one prototype has taken all."""
+"""Shares: of the start's rank less 1, that of equal features, below which a run ends and from which
+on weights are kept; of the mean probabilities, above which one prototype has taken all."""
 LEVEL, SUCCESSION = 0.05, 2
 """P-value of a loss, over all looks; and looks in succession at which there is one."""
 
@@ -53,9 +53,9 @@ class Watch(BestCheckpoint):
     """Looks at the teacher during a run, ends it if the features get worse, and keeps best.ckpt.
 
     The task has `teacher_answers(images b c h w)`: features `b d` and probabilities of prototypes
-    `b k`. Every 25 steps the run ends if the effective rank of 1,024 images is below a quarter of
-    its start, or one prototype has more than 0.99 of the mean probabilities. The last look with
-    half of the rank is kept.
+    `b k`. Every 25 steps the run ends if the effective rank of 1,024 images, less 1, is below a
+    quarter of its start, or one prototype has more than 0.99 of the mean probabilities. The last
+    look with half of the rank is kept.
 
     With a yardstick it also ends if fewer labelled images are named rightly by their neighbours
     than at the start, at a level of 0.05 / looks, at two looks in succession. The best look, the
@@ -130,9 +130,9 @@ class Watch(BestCheckpoint):
         for logger in trainer.loggers if step else ():
             logger.log_metrics(scores, step - 1)  # the row of the step that has just ended
         reason = None
-        if rank < COLLAPSED * self.progress.rank:
+        if rank - 1 < COLLAPSED * (self.progress.rank - 1):
             was = f"from {self.progress.rank:.1f} at the start to {rank:.1f}"
-            reason = f"the effective rank of the features fell {was}, below a quarter"
+            reason = f"the effective rank of the features fell {was}, by more than 3/4 towards 1"
         elif share > ALONE:
             reason = f"one prototype has {share:.3f} of the teacher's mean probabilities"
         elif look:
@@ -147,7 +147,7 @@ class Watch(BestCheckpoint):
     ) -> str | None:
         """Keeps weights that are the best; the reason to end the run, if any."""
         score, best, reason = torch.tensor(scores[f"{self.monitor}"]), self.best_model_score, None
-        better = bool(score >= HEALTHY * progress.rank)
+        better = bool(score - 1 >= HEALTHY * (progress.rank - 1))
         if hits:
             pair = paired(progress.hits[0].numpy(), hits[0].numpy())
             progress.worse = progress.worse + 1 if is_worse(pair, self.looks) else 0
