@@ -145,9 +145,10 @@ def test_what_is_saved_and_loaded_is_the_teacher_and_the_run_says_so(flat: Path,
 
 def test_a_run_is_compared_by_its_features(flat: Path, vit: Vit) -> None:
     assert vit(*TOY, "--steps=1", "--data.root", flat, "--run_dir=run").status == 0
-    done = vit("knn", "run", "--data", coloured(Path("labelled")), "--json")
+    labelled = coloured(Path("labelled"))
+    done = vit("knn", "run", "--data", labelled, "--json")
     assert done.status == 0, done.err
-    done = vit("test", "run", "--data", flat)
+    done = vit("test", "run", "--data", labelled)
     assert done.status == 2, done.err
     assert "the loss of task dino scores no weights; try `vit knn` or `vit probe`" in done.err
 

@@ -368,5 +368,5 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
 @torch.no_grad()
 def follow(average: Iterable[Tensor], current: Iterable[Tensor], momentum: float) -> None:
     """Moves an average, in place: momentum x average + (1 - momentum) x current."""
-    pairs: list[Any] = [[*map(local, tensors)] for tensors in (average, current)]
-    torch._foreach_lerp_(*pairs, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]
+    target, source = [*map(local, average)], [*map(local, current)]
+    torch._foreach_lerp_(target, source, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]

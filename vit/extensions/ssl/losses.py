@@ -72,8 +72,8 @@ def gram_loss(
     """Mean squared difference of the cosines between the patches of an image (Gram anchoring,
     arXiv:2508.10104, section 4.2). The paper's equation has the squared Frobenius norm, which is
     n^2 times as large: the weight of a mean does not depend on the number of patches."""
-    grams = [x @ x.mT for x in (normalised(student), normalised(reference))]
-    return F.mse_loss(*grams)
+    mine, kept = normalised(student), normalised(reference)
+    return F.mse_loss(mine @ mine.mT, kept @ kept.mT)
 
 
 def normalised(features: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
