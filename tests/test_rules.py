@@ -68,7 +68,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "recipes": set(),
     "adaptation": {"licences", "text"},
     "pretraining": {"reports"},
-    "ssl": {"pretraining", "recipes"},
+    "ssl": {"evaluation", "pretraining", "recipes", "reports", "serving"},
     "variants": set(),
     "multilabel": set(),
     "evaluation": {"backbones", "formats", "multilabel", "reports", "serving", "sources"},

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from vit.extensions.ssl.losses import (
     sinkhorn,
 )
 from vit.extensions.ssl.settings import Heads, Pace, Teacher
+from vit.extensions.ssl.watch import Watch
 from vit.facts import Facts
 from vit.models.vision_transformer import VisionTransformer
 from vit.shapes import Float
@@ -66,6 +68,8 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         pace: Rates of the parts, and the step at which they begin to learn.
         koleo: Weight of KoLeo, which spreads class tokens, for each of the two global crops.
         gram: Weight of the distance of the patches' cosines to those by the weights at the start.
+        yardstick: A labelled folder or list, by which a run ends that harms its features.
+        looks: Number of times that the yardstick is asked.
         optimizer: Any torch optimizer; it gets parameter groups in which only kernels decay.
         schedule: Warm-up and decay of the learning rate.
         compile: Compiles the layers of student and teacher with torch.compile, in place.
@@ -89,6 +93,8 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         pace: Pace = Pace(),
         koleo: float = 0.1,
         gram: float = 0.0,
+        yardstick: str | None = None,
+        looks: int = 20,
         optimizer: OptimizerCallable = default_optimizer,
         schedule: Schedule | None = None,
         compile: bool = False,
@@ -104,6 +110,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         )
         self.teacher, self.masks, self.pace = teacher, masks, pace
         self.koleo, self.gram = koleo, gram
+        self.yardstick, self.looks = yardstick, looks
         self.model = check_encoder(network, overlapping=True)
         if not self.model.has_class_token:
             raise UserError("this task learns from the class token: set class_token: true")
@@ -156,9 +163,20 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         anchor = [] if self.anchor is None else [self.anchor]
         return [self.model, self.teacher_heads, *anchor]
 
-    def features(self, images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
-        """The teacher's class tokens."""
-        return self._tokens(self.model, images)[0]
+    def guards(self) -> list[Callback]:
+        return [*super().guards(), Watch(self.yardstick, self.looks)]
+
+    def teacher_answers(self, images: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
+        """Class tokens `b d` and their probabilities `b k`, for the watch."""
+        tokens = self._tokens(self.model, images)[0]
+        logits, step = self.teacher_heads[0](tokens), self.trainer.global_step
+        return tokens, self._probabilities(logits, self.class_centre, step)
+
+    def _probabilities(self, logits: Tensor, centre: Centre, step: int) -> Tensor:
+        temperature = self.teacher.temperature_at(step, self.total_steps)
+        if self.teacher.centring == "sinkhorn":
+            return sinkhorn(logits, temperature)
+        return centre.probabilities(logits, temperature)
 
     def _tokens(
         self, encoder: VisionTransformer, images: Tensor, masks: Tensor | None = None
@@ -216,22 +234,15 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         """The teacher's probabilities for class tokens and masked patches; patches of the weights
         at the start."""
         tokens, outputs = self._tokens(self.model, crops)
-        temperature = self.teacher.temperature_at(step, self.total_steps)
         rows = (tokens, outputs.flatten(0, 1)[places])
         logits = self.teacher_heads[0](rows[0]), self.teacher_heads[-1](rows[1])
-        if self.teacher.centring == "sinkhorn":
-            answers = [sinkhorn(each, temperature) for each in logits]
-        else:
-            pairs = [*zip((self.class_centre, self.patch_centre), logits, strict=True)]
-            answers = [centre.probabilities(each, temperature) for centre, each in pairs]
-            for centre, each in pairs:
+        answers = []
+        for each, centre in zip(logits, (self.class_centre, self.patch_centre), strict=True):
+            answers.append(self._probabilities(each, centre, step))
+            if self.teacher.centring == "centre":
                 centre.add(each)
-        self.assignment = answers[0].mean(0)
         anchored = None if self.anchor is None else self._tokens(self.anchor, crops)[1]
         return answers[0].unflatten(0, (GLOBAL_CROPS, -1)), answers[1], anchored
-
-    assignment: Float[Tensor, " k"]
-    """Mean of the teacher's probabilities of the last batch of this process."""
 
     def training_loss(self, batch: Batch) -> Tensor:
         if len(batch) == 3:

@@ -61,7 +61,7 @@ def koleo_loss(features: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
         )
     points = normalised(features)
     with torch.no_grad():
-        nearest = (points @ points.T).fill_diagonal_(-1).argmax(1)
+        nearest = (points @ points.T).fill_diagonal_(-torch.inf).argmax(1)
     distances = torch.linalg.vector_norm(points - points[nearest], dim=-1)
     return -torch.where(distances > 0, (distances + NEAR).log(), 0.0).mean()
 
