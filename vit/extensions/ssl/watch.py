@@ -32,7 +32,7 @@ LEVEL, SUCCESSION = 0.05, 2
 
 @dataclass
 class Progress:
-    """What was seen so far, in types of a checkpoint."""
+    """Findings so far, in types of a checkpoint."""
 
     images: dict[str, str]
     """Digests of the labelled images, if any."""
@@ -40,7 +40,7 @@ class Progress:
     """Effective rank at the start."""
     hits: list[Tensor]
     """Of each half of the labelled images those named rightly, true `n`: at the start; at best."""
-    kept: list[Tensor]
+    best: list[Tensor]
     kept_step: int = 0
     step: int = 0
     """The last one that was examined."""
@@ -139,8 +139,8 @@ class Watch(BestCheckpoint):
             reason = self._look(trainer, self.progress, scores, hits)
         if reason is not None:
             self.progress.ended = trainer.should_stop = True
-            kept = self.progress.kept_step
-            say(f"stopped at step {step:,}: {reason}; the weights of step {kept:,} are kept")
+            best = self.progress.kept_step
+            say(f"stopped at step {step:,}: {reason}; the weights of step {best:,} are kept")
 
     def _look(
         self, trainer: Trainer, progress: Progress, scores: dict[str, float], hits: list[Tensor]
@@ -156,7 +156,7 @@ class Watch(BestCheckpoint):
                 fell = f"from {pair.before:,} to {pair.after:,} of {pair.count:,}"
                 reason = f"labelled images that neighbours name rightly fell {fell}, at two looks"
         if better:
-            progress.kept, progress.kept_step, self.best_model_score = hits, progress.step, score
+            progress.best, progress.kept_step, self.best_model_score = hits, progress.step, score
             debugging: bool = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
             if len(trainer.checkpoint_callbacks) > 1 and not debugging:  # else nothing is saved
                 self.best_model_path = f"{self.dirpath}/{BEST}"
@@ -165,8 +165,8 @@ class Watch(BestCheckpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         progress = self.progress
-        if progress is not None and progress.kept:
-            pair = paired(progress.hits[1].numpy(), progress.kept[1].numpy())
+        if progress is not None and progress.best:
+            pair = paired(progress.hits[1].numpy(), progress.best[1].numpy())
             low, high = sorted(-bound for bound in pair.interval)
             say(
                 f"yardstick: neighbours name {pair.before:,} of {pair.count:,} other images "

@@ -50,7 +50,7 @@ class Yardstick:
             raise UserError(f"model.yardstick: half of {root} is {smallest} images, {text}")
 
     def hits(self, answers: Answers) -> list[Tensor]:
-        """For each half true `n` for the images, in order, that its other images name rightly."""
+        """Answers of each half: true `n` for images, in order, that its others name rightly."""
         halves = []
         for half in self.halves:
             batches = self.data.evaluation_loader(half)
