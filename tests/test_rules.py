@@ -69,6 +69,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "recipes": set(),
     "adaptation": {"licences", "text"},
     "pretraining": {"reports"},
+    "ssl": {"evaluation", "pretraining", "recipes", "reports", "serving"},
     "variants": set(),
     "multilabel": set(),
     "evaluation": {"backbones", "formats", "multilabel", "reports", "serving", "sources"},
@@ -98,6 +99,7 @@ EXTENSION_LINES = {
     "evaluation": 2_400,
     "variants": 2_400,
     "serve": 677,
+    "ssl": 1_000,
     "towers": 500,
     "text": 650,
     "tune": 550,
@@ -294,6 +296,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "evaluation": [("test", "run", "run")],
     "formats": [(*ON_PHOTOS, "--pretrained", "vit_s16.augreg_in21k")],
     "pretraining": [(*ON_PHOTOS, "--task", "mae")],
+    "ssl": [(*ON_PHOTOS, "--task", "dino")],
     "recipes": [
         (*ON_PHOTOS, "--model.optimizer", "vit.LAMB"),
         ("fit", "-c", "recipe.yaml", "--data", "photos", "--run_dir", "other", "--budget", "1h"),

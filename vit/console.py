@@ -89,8 +89,7 @@ class Meter:
         speed = (self.done - self._begun) / elapsed
         rate = f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s"
         share = f"{self.done / self.total:4.0%}" if self.total else f"{self.done:,.0f} {self.unit}"
-        if self._bar is None:
-            self._bar = _bar(self.name)
+        self._bar = self._bar or _bar(self.name)
         if self._bar is not None:
             counts = {"completed": self.done, "total": self.total or None}
             self._bar.update(self._bar.task_ids[0], **counts, share=share, rate=rate)

@@ -59,6 +59,7 @@ TABLES: dict[str, dict[str, str]] = {
         "masked_patches": "vit.extensions.pretraining.masked_patches:MaskedPatchPrediction",
         "mae": "vit.extensions.pretraining.masked_autoencoder:MaskedAutoencoder",
         "autoregressive": "vit.extensions.pretraining.autoregressive:Autoregressive",
+        "dino": "vit.extensions.ssl.dino:Dino",
     },
     # Field of vit.facts.Facts, if it is set -> vit.training.metrics.EvaluationMetrics.
     "scores": {"multilabel": "vit.extensions.multilabel.scores:MultilabelMetrics"},

@@ -46,7 +46,7 @@ TRAINER = (
     "accelerator benchmark deterministic devices limit_test_batches limit_val_batches num_nodes "
     "precision"
 ).split()
-OF_TRAINING = ("augment", "pseudo")
+OF_TRAINING = ("augment", "pseudo", "crops")
 
 
 class Subject:

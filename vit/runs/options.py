@@ -146,7 +146,7 @@ class Options:
         return self.make_data().unseen_by(known_by(self.config.model.pretrained))
 
     def make_data(self, images: object = None) -> ImageData:
-        data = ImageData(**self._built.data, images=images)
+        data = (self.module_class.data_module or ImageData)(**self._built.data, images=images)
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -227,18 +227,18 @@ class Options:
         return load_yaml(self.recorded_text(), "the options")
 
 
-def _parser(module_class: type[Module]) -> LightningArgumentParser:
+def _parser(task: type[Module]) -> LightningArgumentParser:
     parser = LightningArgumentParser(prog="vit fit", **PARSER)
     add = cast(Callable[..., object], parser.add_argument)
     add("-c", "--config", action=ActionConfigFile, help="A recipe: its name, or a file.")
     add("--seed_everything", type=int, default=0, help="Seed of all draws.")
     settings: Record = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
     parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
-    parser.add_class_arguments(module_class, "model", skip={"facts"}, **settings)
-    parser.add_class_arguments(ImageData, "data", skip={"images"}, **settings)
+    parser.add_class_arguments(task, "model", skip={"facts"}, **settings)
+    parser.add_class_arguments(task.data_module or ImageData, "data", skip={"images"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
-    text = "classification; or masked_patches, mae or autoregressive, which need no labels."
+    text = "classification; or masked_patches, mae, autoregressive or dino, without labels."
     add("--task", type=str, default="classification", help=text)
     text = "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."
     add("--run_dir", type=str | None, help=text)

@@ -76,8 +76,11 @@ def build_optimizer(optimizer: OptimizerCallable, groups: list[Group]) -> torch.
     except (ValueError, TypeError, RuntimeError) as error:
         reason = shorten(" ".join(str(error).split()), MESSAGE)
         raise UserError(f"model.optimizer: {reason}") from error
+    # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
+    built._step_supports_amp_scaling = False  # pyright: ignore
     for group in built.param_groups:
         check_range("model.optimizer.lr", group["lr"], NOT_NEGATIVE)
+        group["lr"] = group["lr"] * group["lr_scale"]
     return built
 
 
@@ -117,6 +120,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     labelled = True
     """Training needs labels."""
+    data_module: type | None = None
+    """A subclass of vit.ImageData whose images the task needs; None: of that itself."""
     monitor: str
     """The validation score by which the best weights are chosen."""
     of_training: frozenset[str] = frozenset()
@@ -275,12 +280,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             layer_decay=self.layer_decay,
             no_weight_decay=self.model.no_weight_decay(),
         )
-        optimizer = build_optimizer(self.optimizer, groups)
-        # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
-        optimizer._step_supports_amp_scaling = False  # pyright: ignore
-        for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * group["lr_scale"]
-        return optimizer
+        return build_optimizer(self.optimizer, groups)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, size = self.training_loss(batch) + self.model.auxiliary_loss(), len(batch[0])

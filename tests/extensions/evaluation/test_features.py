@@ -1,5 +1,6 @@
 """Features equal the model's, once per image; a cache entry is used only if everything is equal."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from vit.data.decode import open_image
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
-from vit.extensions.evaluation.features import Extractor, images_digest
+from vit.extensions.evaluation.features import Extractor, effective_rank, images_digest
 from vit.preprocessing import Preprocess
 from vit.weights import sealed as writing
 from vit.weights.sealed import read_sealed, write_sealed
@@ -228,3 +230,26 @@ def test_files_are_distinguished_by_order_size_and_time(tmp_path: Path) -> None:
     paths[1].write_bytes(b"123")
     os.utime(paths[1], ns=(0, 5))
     assert len({first, second, digest("a", "b")}) == 3
+
+
+def orthonormal(size: int) -> Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return torch.linalg.qr(torch.randn(size, size, generator=generator).double()).Q
+
+
+@pytest.mark.parametrize("directions", [1, 2, 7])
+def test_the_effective_rank_of_equal_directions_is_their_number(directions: int) -> None:
+    features = 3 * orthonormal(9)[:, :directions] @ orthonormal(12)[:directions]
+    assert effective_rank(features) == pytest.approx(directions, rel=1e-9)
+
+
+def test_the_effective_rank_is_exp_of_the_entropy_of_the_singular_values() -> None:
+    features = orthonormal(6)[:, :2] @ torch.diag(torch.tensor([3.0, 1.0]).double())
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert effective_rank(features) == pytest.approx(math.exp(entropy), rel=1e-9)
+
+
+def test_equal_features_have_rank_one_and_broken_ones_none() -> None:
+    assert effective_rank(torch.randn(1, 8).expand(5, 8)) == pytest.approx(1, abs=1e-5)
+    assert effective_rank(torch.zeros(5, 8)) == 1
+    assert effective_rank(torch.full((5, 8), math.nan)) == 0

@@ -6,7 +6,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 
 from vit.errors import UserError
-from vit.extensions.evaluation.knn import knn_accuracy, neighbours, vote
+from vit.extensions.evaluation.knn import knn_accuracy, leave_one_out, neighbours, vote
 
 RANDOM = np.random.default_rng(0)
 CENTRES = RANDOM.normal(size=(5, 12))
@@ -51,3 +51,22 @@ def test_impossible_numbers_are_refused(k: int, temperature: float) -> None:
     message = f"k={k} is not between 1 and the 90" if temperature else "temperature=0"
     with pytest.raises(UserError, match=message):
         knn_accuracy((TRAIN, LABELS), (QUERIES, TRUTH), 5, ks=(k,), temperature=temperature)
+
+
+@pytest.mark.parametrize("k", [1, 20, 200])
+def test_an_image_is_named_by_others_alone(k: int) -> None:
+    features = np.concatenate([TRAIN[:30], TRAIN[:3], TRAIN[:3]])  # three images thrice
+    labels = np.concatenate([LABELS[:30], LABELS[:3], LABELS[:3]])
+    unit = features.astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    expected = []
+    for i, row in enumerate(unit):
+        others = [j for j in range(len(unit)) if j != i]
+        nearest = sorted(others, key=lambda j: -row @ unit[j])[:k]
+        votes = np.zeros(5)
+        for j in nearest:
+            votes[labels[j]] += np.exp(row @ unit[j] / 0.07)
+        expected.append(votes)
+    names = leave_one_out(features, torch.from_numpy(labels), 5, k).numpy()
+    for votes, name in zip(expected, names, strict=True):
+        assert votes[name] == pytest.approx(votes.max(), rel=1e-6)

@@ -193,6 +193,15 @@ def found_layer(config: ModelConfig, layer: Layer) -> Layer:
     return "pooled" if layer == "pre_logits" and not tanh else layer
 
 
+def effective_rank(features: Tensor) -> float:
+    """exp of the entropy of the singular values of features `n d` as shares of their sum (Roy and
+    Vetterli, 2007); 0 unless all are finite."""
+    if not features.isfinite().all():
+        return 0.0
+    values = torch.linalg.svdvals(features.double())
+    return float(torch.special.entr(values / values.sum().clamp(min=1e-300)).sum().exp())
+
+
 def _without_head() -> UserError:
     return UserError("the model has no head, so it gives no logits; use one with classes")
 

@@ -64,6 +64,17 @@ def vote(
     return votes.scatter_add_(1, labels, weights)
 
 
+def leave_one_out(features: np.ndarray, labels: Tensor, num_classes: int, k: int = 20) -> Tensor:
+    """Classes (n,) of images by the votes of their k nearest others, from features (n, d)."""
+    k = min(k, len(features) - 1)
+    similarities, places = neighbours(features, features, k + 1)
+    # An image does not vote for itself. Copies of it may have taken its place among the nearest.
+    itself = places == torch.arange(len(features))[:, None]
+    others = itself.int().argsort(dim=1, stable=True)[:, :k]
+    voters = labels[places.gather(1, others)]
+    return vote(similarities.gather(1, others), voters, num_classes).argmax(1)
+
+
 def check_neighbours(ks: Sequence[int], num_images: int, temperature: float = TEMPERATURE) -> None:
     """Raises UserError for a number of neighbours outside 1 to `num_images`."""
     if not temperature > 0:

@@ -76,8 +76,9 @@ class ShardedStrategy(ModelParallelStrategy):
             # By default the last unit stays whole after a pass without gradients.
             fsdp.fully_shard(unit, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
             self._units.append(unit)
-        if hasattr(network, "forward_distilled"):
-            fsdp.register_fsdp_forward_method(network, "forward_distilled")
+        for name in ("forward_distilled", "teacher_answers"):  # which compute as `forward` does
+            if hasattr(network, name):
+                fsdp.register_fsdp_forward_method(network, name)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Checks them, too."""
