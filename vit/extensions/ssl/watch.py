@@ -55,7 +55,7 @@ class Watch(BestCheckpoint):
     The task has `teacher_answers(images b c h w)`: features `b d` and probabilities of prototypes
     `b k`. Every 25 steps the run ends if the effective rank of 1,024 images, less 1, is below a
     quarter of its start, or one prototype has more than 0.99 of the mean probabilities. The last
-    look with half of the rank is kept.
+    look with half of the rank is kept, and the end of a run that was not ended.
 
     With a yardstick it also ends if fewer labelled images are named rightly by their neighbours
     than at the start, at a level of 0.05 / looks, at two looks in succession. The best look, the
@@ -133,7 +133,7 @@ class Watch(BestCheckpoint):
         if rank - 1 < COLLAPSED * (self.progress.rank - 1):
             was = f"from {self.progress.rank:.1f} at the start to {rank:.1f}"
             reason = f"the effective rank of the features fell {was}, by more than 3/4 towards 1"
-        elif share > ALONE:
+        elif share > ALONE and step >= EVERY:  # random weights may begin so, until centred
             reason = f"one prototype has {share:.3f} of the teacher's mean probabilities"
         elif look:
             reason = self._look(trainer, self.progress, scores, hits)
@@ -147,7 +147,7 @@ class Watch(BestCheckpoint):
     ) -> str | None:
         """Keeps weights that are the best; the reason to end the run, if any."""
         score, best, reason = torch.tensor(scores[f"{self.monitor}"]), self.best_model_score, None
-        better = bool(score - 1 >= HEALTHY * (progress.rank - 1))
+        better = progress.step == self._steps or bool(score - 1 >= HEALTHY * (progress.rank - 1))
         if hits:
             pair = paired(progress.hits[0].numpy(), hits[0].numpy())
             progress.worse = progress.worse + 1 if is_worse(pair, self.looks) else 0
