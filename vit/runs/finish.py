@@ -195,6 +195,7 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
     following = [test, train]
     items = (data.splits.test or data.splits.val or data.splits.train).items
     if not data.labelled:
+        following[0] = f"vit knn {run} --data LABELLED"
         following.insert(0, f"vit fit --data LABELLED --pretrained {run}")
     elif isinstance(items, PathList):
         following.insert(0, f"vit classify {run} {shlex.quote(str(items[0]))}")
