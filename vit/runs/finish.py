@@ -211,6 +211,6 @@ def limit_option(options: Options, trainer: Trainer) -> str:
     """The option to raise for a longer run: the limit that ended this one."""
     if options.config.get("model.schedule.length") is not None:
         return "--budget TIME"
-    if 0 < trainer.max_steps <= trainer.global_step:
-        return f"--steps {2 * trainer.max_steps}"
+    if trainer.max_epochs == -1 or 0 < trainer.max_steps <= trainer.global_step:
+        return f"--steps {2 * max(trainer.max_steps, trainer.global_step)}"
     return f"--epochs {2 * (trainer.max_epochs or 1)}"

@@ -14,7 +14,6 @@ Tensors are of torch, so that autograd gives the gradients of the loops.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -154,17 +153,3 @@ def averages(student: Sequence[Tensor], start: Tensor, momenta: Sequence[float])
         )
         result.append(teacher)
     return result
-
-
-def patches_asked(
-    tokens: int, crops: int, share: float, smallest: float, largest: float
-) -> list[tuple[int, int]]:
-    """Least and most masked patches of each crop of a step, from the fewest to the most.
-
-    DINOv2, appendix B: a share of the crops is masked; these have one ratio from each of as many
-    equal parts of [smallest, largest].
-    """
-    masked = int(crops * share)
-    edges = [smallest + (largest - smallest) * i / masked for i in range(masked + 1)]
-    bounds = [(int(tokens * low), int(tokens * high)) for low, high in pairwise(edges)]
-    return [(0, 0)] * (crops - masked) + bounds

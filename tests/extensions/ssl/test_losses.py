@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.extensions.ssl import loops
 from vit.errors import UserError
+from vit.extensions.recipes.ema import follow
 from vit.extensions.ssl.losses import (
     Centre,
     class_token_loss,
@@ -19,6 +20,7 @@ from vit.extensions.ssl.losses import (
     masked_patch_loss,
     sinkhorn,
 )
+from vit.extensions.ssl.settings import Teacher
 
 drawn = settings(derandomize=True, deadline=None, max_examples=25)
 SEEDS, SIZES = st.integers(0, 2**31), st.integers(2, 5)
@@ -175,3 +177,13 @@ def test_a_step_without_masked_patches_leaves_the_centre() -> None:
     before = centre.centre.clone()
     centre.update(torch.zeros(0, 3, dtype=torch.float64))
     assert torch.equal(centre.centre, before)
+
+
+@pytest.mark.parametrize("first", [0.9, 0.996])
+def test_a_teacher_is_the_average_of_the_loop_over_20_steps(first: float) -> None:
+    students, teacher = [normal(step, 7) for step in range(1, 21)], normal(0, 7)
+    momenta = [loops.momentum_at(step, 20, first) for step in range(20)]
+    expected = loops.averages(students, teacher, momenta)
+    for step, (student, after) in enumerate(zip(students, expected, strict=True)):
+        follow([teacher], [student], Teacher(momentum=first).momentum_at(step, 20))
+        torch.testing.assert_close(teacher, after, rtol=0, atol=1e-9)

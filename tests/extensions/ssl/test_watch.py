@@ -136,6 +136,36 @@ def test_a_healthy_run_goes_to_its_end_and_keeps_its_last_weights(
     assert "stopped" not in capsys.readouterr().err
 
 
+def test_one_prototype_before_the_centre_has_followed_ends_nothing(
+    tmp_path: Path, images: Path
+) -> None:
+    def centred(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        return healthy(images, step) if step > 4 else one_prototype(images, 23)
+
+    assert Run(tmp_path, centred).fit(images).global_step == STEPS
+
+
+def test_a_smaller_rank_that_is_no_collapse_keeps_the_end(tmp_path: Path, images: Path) -> None:
+    def smaller(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """A rank less 1 between a quarter and a half of the start's, from step 10 on."""
+        features, probabilities = healthy(images, step)
+        scale = torch.ones(features.shape[1])
+        scale[6:] = 0.0 if step >= 10 else 1.0
+        return features * scale, probabilities
+
+    run = Run(tmp_path, smaller)
+    trainer = run.fit(images)
+    assert trainer.global_step == STEPS and run.kept == STEPS
+
+
+def test_equal_features_at_the_start_are_refused(tmp_path: Path, images: Path) -> None:
+    def equal(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        return collapsed(images, 23)
+
+    with pytest.raises(UserError, match=r"the features of \d+ images of train are equal"):
+        Run(tmp_path, equal).fit(images)
+
+
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [

@@ -1,5 +1,6 @@
 """An average of the weights over the steps of a run."""
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.errors import BELOW_ONE, check_range
@@ -55,7 +56,6 @@ class EMA(WeightAveraging):
             # Another callback may have fitted the head since `setup`.
             self._average_model.module.load_state_dict(pl_module.state_dict())
 
-    @torch.no_grad()
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -65,11 +65,7 @@ class EMA(WeightAveraging):
             return  # gradients are being accumulated
         assert self._average_model is not None
         decay = min(self._decay, (1 + step) / (10 + step))
-        average: list[Any] = [local(p) for p in self._average_model.module.parameters()]
-        # Weights in bfloat16 would round a step of 1e-4 away; their average is in float32.
-        pairs = zip(pl_module.parameters(), average, strict=True)
-        current: list[Any] = [local(p).to(a.dtype) for p, a in pairs]
-        torch._foreach_lerp_(average, current, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
+        follow(self._average_model.module.parameters(), pl_module.parameters(), decay)
         self._latest_update_step = step
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -100,3 +96,14 @@ class EMA(WeightAveraging):
         # The module holds the average now; Lightning would swap it out again in a later validation
         # and load the raw weights of a checkpoint in a later test.
         self._average_model = None
+
+
+@torch.no_grad()
+def follow(average: Iterable[Tensor], current: Iterable[Tensor], decay: float) -> None:
+    """Moves an average, in place, on the parts of this process: decay x average + (1 - decay) x
+    current."""
+    target: list[Any] = [*map(local, average)]
+    # Weights in bfloat16 would round a step of 1e-4 away; their average is in float32.
+    pairs = zip(current, target, strict=True)
+    source: list[Any] = [local(p).to(a.dtype) for p, a in pairs]
+    torch._foreach_lerp_(target, source, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]

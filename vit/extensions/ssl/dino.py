@@ -4,7 +4,6 @@ to masked patches ("DINOv2", arXiv:2304.07193; facebookresearch/dinov2).
 Shapes: b images, c crops, l local ones, n patches, m masked patches, d width, k prototypes.
 """
 
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -18,6 +17,7 @@ from vit.console import say
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.block_masks import Masks, draw_masks
 from vit.extensions.pretraining.patch_prediction import check_encoder, mask_token
+from vit.extensions.recipes.ema import follow
 from vit.extensions.recipes.multi_crop import GLOBAL_CROPS
 from vit.extensions.ssl.crops import DinoData
 from vit.extensions.ssl.heads import PrototypeHead
@@ -45,7 +45,6 @@ from vit.training.network_training import (
     default_optimizer,
 )
 from vit.training.optimizers.param_groups import Group, param_groups
-from vit.training.parts import local
 from vit.training.saving import Contents
 from vit.training.schedules import Schedule
 from vit.weights.sealed import is_sharded
@@ -363,10 +362,3 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
 
     def evaluate_batch(self, batch: Batch, metrics: SplitMetrics) -> None:
         raise AssertionError("no image is scored: see DinoData.splits")
-
-
-@torch.no_grad()
-def follow(average: Iterable[Tensor], current: Iterable[Tensor], momentum: float) -> None:
-    """Moves an average, in place: momentum x average + (1 - momentum) x current."""
-    target, source = [*map(local, average)], [*map(local, current)]
-    torch._foreach_lerp_(target, source, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]

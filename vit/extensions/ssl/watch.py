@@ -26,6 +26,8 @@ EVERY, CROPS = 25, 1_024
 COLLAPSED, HEALTHY, ALONE = 1 / 4, 1 / 2, 0.99
 """Shares: of the start's rank less 1, that of equal features, below which a run ends and from which
 on weights are kept; of the mean probabilities, above which one prototype has taken all."""
+EQUAL = 1e-3
+"""Rank less 1 of features that differ by rounding alone."""
 LEVEL, SUCCESSION = 0.05, 2
 """P-value of a loss, over all looks; and looks in succession at which there is one."""
 
@@ -120,6 +122,11 @@ class Watch(BestCheckpoint):
         data: Any = counting_data(trainer)
         features, masses = joined(map(answers, self._crops))
         rank, share = effective_rank(features), float(masses.sum(0).max()) / len(features)
+        if self.progress is None and rank - 1 < EQUAL:
+            raise UserError(
+                f"the features of {len(features)} images of train are equal, or not finite: they "
+                "are copies or plain, or the weights are broken; there is nothing to learn from"
+            )
         hits, digests = [], {}
         if look and self._yardstick is not None:
             hits, digests = self._yardstick.hits(answers), self._yardstick.data.digests
