@@ -43,6 +43,7 @@ from vit.extensions.compute.timing import (
     num_turns,
     training,
 )
+from vit.extensions.evaluation.paired import mean_difference
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
 from vit.training.optimizers.param_groups import param_groups
@@ -250,6 +251,20 @@ def hits(run: Path) -> np.ndarray:
     with np.load(run / "predictions.npz") as file:
         right = file["labels"] == file["top_classes"][:, 0]
         return right[np.argsort(file["indices"])]
+
+
+def against(reference: str, arms: Mapping[str, Sequence[Path]]) -> Rows:
+    """A row per arm: accuracy on test over its runs, of one seed each, and `difference` to that of
+    `reference`, by images and seeds, which is None for that one."""
+    rows: Rows = []
+    right = {arm: [hits(run) for run in runs] for arm, runs in arms.items()}
+    for arm, runs in right.items():
+        mean, std = mean_and_std([float(each.mean()) for each in runs])
+        pairs = [*zip(right[reference], runs, strict=False)]
+        difference = None if arm == reference else mean_difference(pairs)
+        row = {"arm": arm, "accuracy": mean, "std": std, "n": len(runs)}
+        rows.append({**row, "difference": difference})
+    return rows
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:

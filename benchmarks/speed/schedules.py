@@ -10,21 +10,17 @@ Three seeds. `difference` is that of accuracy on test to the planned run of that
 interval over images and seeds; a finished run is reused.
 """
 
-import sys
 from pathlib import Path
 
 from benchmarks.lib.harness import (
-    Rows,
+    against,
     arguments,
     document,
     draw_images,
-    hits,
-    mean_and_std,
     publish,
     run_fit,
     shuffled,
 )
-from vit.extensions.evaluation.paired import mean_difference
 
 SEEDS = 3
 COOLED = 0.2
@@ -66,19 +62,6 @@ def cooled(words: list[str], lengths: tuple[int, ...], out: Path) -> tuple[dict[
     return runs, together / planned
 
 
-def compared(setting: str, arms: Arms) -> Rows:
-    """A row per arm; but in the first, the difference of its accuracy to that one."""
-    first, rows = [hits(run) for run in next(iter(arms.values()))], []
-    for arm, runs in arms.items():
-        right = [hits(run) for run in runs]
-        mean, std = mean_and_std([float(each.mean()) for each in right])
-        row = {"setting": setting, "arm": arm, "accuracy": mean, "std": std, "n": len(runs)}
-        pairs = [*zip(first, right, strict=True)]
-        rows.append({**row, "difference": mean_difference(pairs) if rows else None})
-        print(f"{setting}, {arm}: {mean:.4f}, {rows[-1]['difference']}", file=sys.stderr)
-    return rows
-
-
 def main() -> None:
     parser = arguments(__doc__, "data", "runs", quick=False)
     parser.add_argument("--toy", action="store_true", help="few images and steps")
@@ -92,9 +75,9 @@ def main() -> None:
     lengths = (5, 10) if options.toy else (75, 150, 300)
     runs, share = cooled([*RECIPE, f"--data={data}"], lengths, options.runs)
     rows = [
-        {**row, "share": share}
+        {"steps": length, **row, "share": share}
         for length, arms in runs.items()
-        for row in compared(f"{length} steps", arms)
+        for row in against("planned", arms)
     ]
     publish(document("schedules", rows), options, None if options.toy else "results/schedules_cpu")
 

@@ -15,7 +15,6 @@ import random
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,15 @@ import numpy as np
 
 from benchmarks.lib.harness import (
     Rows,
+    against,
     arguments,
     document,
     draw_images,
-    hits,
-    mean_and_std,
     publish,
     run_fit,
     shuffled,
     timed,
 )
-from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.tune.space import Encoder, ordered, words
 from vit.weights.pretrained import inspect_pretrained
 
@@ -128,14 +125,9 @@ def main() -> None:
         runs = tuned(out / "tune", shared, seed, options)
         runs["random search"] = searched(out / "random", shared, seed, options, out / "tune")
         runs["grid of transfer"] = transferred(out / "transfer", shared, seed, options)
-        of = partial(map, hits)
-        for method, each in runs.items():
-            scores = [float(right.mean()) for right in of(each)]
-            mean, std = mean_and_std(scores)
-            row = {"set": name, "method": method, "accuracy": mean, "std": std, "n": len(scores)}
-            compared = mean_difference([*zip(of(runs["default"]), of(each), strict=False)])
-            rows.append({**row, "difference": compared})
-            print(f"{name} {method}: {mean:.4f}, {compared['points']:+.2f}", file=sys.stderr)
+        for row in against("default", runs):
+            rows.append({"set": name, **row})
+            print(rows[-1], file=sys.stderr)
     publish(document("tune against search", rows), options, None)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from tests.command import TINY, Vit, parts, table
 from vit.label_tree import LabelTree
+from vit.runs.finish import limit_option
 from vit.runs.scoring import CollectPredictions
 
 
@@ -112,3 +114,21 @@ def test_a_run_on_a_tree_is_scored_by_level_and_answers_with_nodes(vit: Vit, pho
     for path in ("run", "run/checkpoints/best.ckpt"):
         done = vit("classify", path, "others/warm", "--confidence", 0, "--json")
         assert {row["answer"] for row in json.loads(done.out)} <= {*classes}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "most", "taken", "option"),
+    [
+        (-1, 30, 30, "--steps 60"),
+        (-1, 30, 3, "--steps 60"),  # ended by patience or a watch
+        (-1, -1, 7, "--steps 14"),
+        (4, -1, 40, "--epochs 8"),
+        (4, 30, 12, "--epochs 8"),
+    ],
+)
+def test_a_longer_run_is_asked_for_by_the_limit_that_there_is(
+    epochs: int, most: int, taken: int, option: str
+) -> None:
+    trainer: Any = SimpleNamespace(max_epochs=epochs, max_steps=most, global_step=taken)
+    options: Any = SimpleNamespace(config={})
+    assert limit_option(options, trainer) == option

@@ -25,16 +25,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.lib.harness import (
     Rows,
+    against,
     arguments,
     class_folders,
     document,
     finished,
     hits,
-    mean_and_std,
     publish,
     run_fit,
     save,
@@ -44,7 +43,6 @@ from benchmarks.lib.harness import (
     write_manifest,
 )
 from benchmarks.lib.sweep import schedule
-from vit.extensions.evaluation.paired import mean_difference
 
 LABELLED, VAL, RATIO = 0.02, 0.1, 7
 BATCH, VALIDATIONS = 64, 2
@@ -165,18 +163,6 @@ def search(options: Namespace) -> Rows:
     return rows
 
 
-def compared(runs: list[dict[str, Path]]) -> Rows:
-    """A row for each arm."""
-    rows: Rows = []
-    for arm in runs[0]:
-        pairs = [(hits(of[TEACHER]), hits(of[arm])) for of in runs]
-        mean, std = mean_and_std([float(right.mean()) for _, right in pairs])
-        difference = None if arm == TEACHER else mean_difference(pairs)
-        row: dict[str, Any] = {"arm": arm, "accuracy": mean, "std": std, "n": len(runs)}
-        rows.append({**row, "difference": difference})
-    return rows
-
-
 def main() -> None:
     parser = arguments(__doc__, "data", "runs", quick=False)
     parser.add_argument("--steps", type=int, default=1_200, help="of the teacher; default 1200")
@@ -186,11 +172,12 @@ def main() -> None:
     searched = search(options)
     best = max(searched[1:], key=lambda row: row["accuracy"])["setting"]
     settings = {"steps": options.steps, "labelled": LABELLED, "ratio": RATIO, "batch": BATCH}
-    runs: list[dict[str, Path]] = []
+    runs: dict[str, list[Path]] = {}
     content = document("self training", [], settings=settings, search=searched, chosen=best)
     for seed in range(SEEDS):
-        runs.append(arms(best, seed, options))
-        content = {**content, "rows": compared(runs)}
+        for arm, run in arms(best, seed, options).items():
+            runs.setdefault(arm, []).append(run)
+        content = {**content, "rows": against(TEACHER, runs)}
         save(content, target(options, name))
     publish(content, options, name)
 
