@@ -68,7 +68,7 @@ class Options:
         # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
         with_texts = "help" in words.typed
         jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=with_texts)
-        self.parser = _parser(self.module_class)
+        self.parser = parser_of(self.module_class)
         self.resolve()
 
     def _choose_recipe(self) -> None:
@@ -227,7 +227,8 @@ class Options:
         return load_yaml(self.recorded_text(), "the options")
 
 
-def _parser(task: type[Module]) -> LightningArgumentParser:
+def parser_of(task: type[Module]) -> LightningArgumentParser:
+    """The parser of the options of a task."""
     parser = LightningArgumentParser(prog="vit fit", **PARSER)
     add = cast(Callable[..., object], parser.add_argument)
     add("-c", "--config", action=ActionConfigFile, help="A recipe: its name, or a file.")

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.lib.harness import arguments, document, publish, ratio, take_turns
-from vit.extensions.compute.flops import convolution_backward
+from vit.extensions.compute.flops import counting
 from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 
 MODELS = ("vit_b16", "vit_l16", "vit_h14")
@@ -42,8 +41,7 @@ def step(model: MaskedAutoencoder, images: Tensor) -> None:
 def operations(name: str, mask_in_encoder: bool, quick: bool) -> int:
     """Of both passes for an image."""
     model = model_of(name, mask_in_encoder, quick).to("meta")
-    rules = {torch.ops.aten.convolution_backward: convolution_backward}
-    with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+    with counting() as counter:
         step(model, torch.empty(1, 3, 224, 224, device="meta"))
     return counter.get_total_flops()
 

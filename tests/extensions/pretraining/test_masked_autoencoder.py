@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.extensions.pretraining.conftest import ARCHITECTURES, PREFIX, TASKS, Make
 from tests.extensions.pretraining.vit_mae import as_ours, peer_of
-from vit.extensions.compute.flops import convolution_backward
+from vit.extensions.compute.flops import counting
 from vit.extensions.pretraining.masked_autoencoder import MaskedAutoencoder
 from vit.extensions.pretraining.masking import Corruption, from_patches
 from vit.models.encoder import Place
@@ -194,8 +193,7 @@ def test_operations_with_mask_tokens_in_the_encoder_over_without(
     for mask_in_encoder in (True, False):
         model = full_size("vit_b16", monkeypatch, mask_in_encoder=mask_in_encoder).to("meta")
         images = torch.empty(1, 3, 224, 224, device="meta")
-        rules = {torch.ops.aten.convolution_backward: convolution_backward}
-        with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+        with counting() as counter:
             model.training_loss((images,)).backward()
         counts.append(counter.get_total_flops())
     assert counts[0] / counts[1] == pytest.approx(2.35, abs=0.01)

@@ -206,6 +206,7 @@ def test_an_epoch_has_every_image_once(folder: Path) -> None:
             "sinkhorn needs all images of a step at once",
         ),
         ({}, {"batch": 1}, "KoLeo needs at least two images"),
+        ({}, {"local_size": 10}, r"data\.crops\.local_size=10 must be .* such as 8"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -217,5 +218,6 @@ def test_what_cannot_be_is_refused(
             name: kinds[name](**value) if name in kinds else value
             for name, value in options.items()
         }
-        data = make_data(folder, trainer.pop("batch", 8))
+        crops = Crops(local=2, local_size=trainer.pop("local_size", 8), blur=False)
+        data = make_data(folder, trainer.pop("batch", 8), crops=crops)
         train(make_module(**made), data, trainer.pop("max_steps", 2), **trainer)

@@ -35,8 +35,7 @@ def counted(model: nn.Module, image_size: tuple[int, int], channels: int = 3) ->
     """
     model.to("meta").eval()
     images = torch.empty(1, channels, *image_size, device="meta")
-    rules = {torch.ops.aten.convolution_backward: convolution_backward}
-    with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+    with counting() as counter:
         try:
             logits = model(images)
         except RuntimeError as error:  # raised by torchvision's networks if the image is too small
@@ -49,6 +48,12 @@ def counted(model: nn.Module, image_size: tuple[int, int], channels: int = 3) ->
         training = counter.get_total_flops()
     params = sum(p.numel() for p in model.parameters())
     return Work(params=params, flops=forward, training_flops=training)
+
+
+def counting() -> FlopCounterMode:
+    """PyTorch's counter, corrected; its `get_total_flops` is that of all within it so far."""
+    rules = {torch.ops.aten.convolution_backward: convolution_backward}
+    return FlopCounterMode(display=False, custom_mapping=rules)
 
 
 def convolution_backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:

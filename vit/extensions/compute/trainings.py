@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ from vit.data.batches import DEFAULT_BATCH, batches_per_epoch, divided
 from vit.data.catalog import CATALOG
 from vit.errors import UserError
 from vit.extensions.compute.candidate import (
+    SHAPE,
     Candidate,
     describe,
     find_model,
     from_config,
     is_baseline,
 )
+from vit.extensions.compute.steps import counted_step
 from vit.extensions.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
@@ -61,12 +63,16 @@ class Training:
     """None if the length is given in steps or images."""
     frozen: bool = False
     """Only the head is trained, on a frozen backbone."""
+    step_flops: int | None = None
+    """Operations per image of a task that is not classification."""
     point: Point | None = None
     """Its row of Table 6, if it has one."""
 
     @property
     def flops(self) -> float:
         """Operations of the whole training."""
+        if self.step_flops is not None:
+            return self.images * self.step_flops
         work = self.model.probe if self.frozen else self.model.work
         return self.images * work.training_flops
 
@@ -109,15 +115,25 @@ def recipe_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
     side = options.image_size[0] if options.image_size else data.get("image_size", 224)
     size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
     images, epochs, notes = _images_seen(options, data, trainer)
-    task = content.get("task", "classification")
-    if task != "classification":
-        notes.append(f"Counted as if the task were classification, not {task}.")
     if options.models:
         compared = [find_model(name, size, num_classes) for name in options.models]
     else:
         compared = [_recipe_model(recipe, model, size, num_classes)]
     shared: dict[str, Any] = {"images": images, "epochs": epochs, "frozen": _frozen(model)}
-    return [Training(model=each, **shared) for each in compared], notes
+    trainings, task = [Training(model=each, **shared) for each in compared], content.get("task")
+    if task in (None, "classification"):
+        return trainings, notes
+    notes.append(
+        f"Task {task}: all passes of a step for an image, such as those of crops, decoders and "
+        "teachers, half-way through the run."
+    )
+    return [_of_task(task, training, content) for training in trainings], notes
+
+
+def _of_task(task: str, training: Training, content: dict[str, Any]) -> Training:
+    if (config := training.model.config) is None:
+        raise UserError(f"{training.model.name}: `vit fit` does not train it by task {task}")
+    return replace(training, step_flops=counted_step(task, config, content))
 
 
 def _group(options: dict[str, Any], name: str) -> dict[str, Any]:
@@ -132,7 +148,7 @@ def _recipe_model(
     name, changes = model.get("name"), model.get("architecture") or {}
     if model.get("pretrained"):
         return find_model(str(model["pretrained"]), size, num_classes)
-    if name is None and not changes:
+    if name is None and not changes.keys() & {*SHAPE}:
         raise UserError(
             f"recipe {recipe!r} leaves the model to you: name it too, as in "
             f"`vit compare vit_s16 --recipe {recipe}`"

@@ -113,9 +113,6 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         self.model = check_encoder(network, overlapping=True)
         if not self.model.has_class_token:
             raise UserError("this task learns from the class token: set class_token: true")
-        if gram and self.load_report is None:
-            rule = "compares with pre-trained weights: give model.pretrained, or set it to 0"
-            raise UserError(f"model.gram={gram:g} {rule}")
         self._build_student(heads)
         self.train()  # Lightning trains in the modes that it finds
 
@@ -248,6 +245,11 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             raise UserError("task dino needs the crops of its DinoData; data.batch_size a number")
         first, _, _, second, small, numbers = batch
         crops, side = torch.cat([first, second]), self.model.patch_size
+        if small.numel() and (over := small.shape[-1] % side):
+            raise UserError(
+                f"data.crops.local_size={small.shape[-1]} must be a multiple of the {side} pixels "
+                f"of a patch, such as {max(small.shape[-1] - over, side)}"
+            )
         grid = (crops.shape[-2] // side, crops.shape[-1] // side)
         draws = self.draws or batch_draws(len(first))
         masks = draw_masks(self.masks, GLOBAL_CROPS, draws, numbers.tolist(), grid)
@@ -311,6 +313,9 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             raise UserError(
                 "the teacher's momentum needs the run's length: set --steps or --epochs"
             )
+        if self.gram and self.load_report is None:
+            rule = "compares with pre-trained weights: give model.pretrained, or set it to 0"
+            raise UserError(f"model.gram={self.gram:g} {rule}")
         if trainer.precision == "bf16-true":
             raise UserError("bf16-true rounds the teacher's steps away: take bf16-mixed")
         if self.teacher.centring == "sinkhorn" and trainer.accumulate_grad_batches > 1:
