@@ -259,10 +259,11 @@ def against(reference: str, arms: Mapping[str, Sequence[Path]]) -> Rows:
     rows: Rows = []
     right = {arm: [hits(run) for run in runs] for arm, runs in arms.items()}
     for arm, runs in right.items():
-        mean, std = mean_and_std([float(each.mean()) for each in runs])
+        accuracies = [float(each.mean()) for each in runs]
+        mean, std = mean_and_std(accuracies)
         pairs = [*zip(right[reference], runs, strict=False)]
         difference = None if arm == reference else mean_difference(pairs)
-        row = {"arm": arm, "accuracy": mean, "std": std, "n": len(runs)}
+        row = {"arm": arm, "accuracy": mean, "std": std, "n": len(runs), "of_seeds": accuracies}
         rows.append({**row, "difference": difference})
     return rows
 

@@ -168,4 +168,6 @@ def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     share = "" if trained == total else f", {trained:,} of them trained"
     objective = sum(p.numel() for p in model.parameters() if p.requires_grad) - trained
     share += f", and {objective:,} of the objective" if objective else ""
+    if not trained:  # a teacher, which follows what is trained
+        share = f" of what is saved; {objective:,} are trained beside them"
     say(f"{total / 1e6:.1f} million parameters{share}; run directory {run.folder}")

@@ -86,7 +86,37 @@ def facts(content: dict[str, Any]) -> str:
     return fill(text, 100)
 
 
+def searched(content: dict[str, Any]) -> str:
+    """A row for each setting on the seed of the choice."""
+    rows = [
+        (name, f"{100 * row['accuracy']:.1f}")
+        for row in content["search"]
+        for name in [
+            f"**{row['setting']}**" if row["setting"] == content["chosen"] else row["setting"]
+        ]
+    ]
+    return table(("student", "accuracy, %"), rows)
+
+
+def longer(content: dict[str, Any]) -> str:
+    """A row for each arm, and its points over the teacher by images and by seeds."""
+    rows, lines = content["rows"], []
+    teacher = dict(enumerate(rows[0]["of_seeds"]))
+    for row in rows:
+        cells = ("-", "-", "-")
+        if (each := row["difference"]) is not None:
+            low, high = each["interval"]
+            gains = [100 * gain for gain in minus(dict(enumerate(row["of_seeds"])), teacher)]
+            images = f"{each['points']:+.1f} ({low:+.1f} to {high:+.1f})"
+            cells = (images, interval(gains), verdict(gains))
+        accuracies = over([100 * accuracy for accuracy in row["of_seeds"]])
+        lines.append((row["arm"], accuracies, *cells, row["n"]))
+    head = ("model", "accuracy, %", "over teacher, other images", "over teacher, other seeds")
+    return table((*head, "verdict", "seeds"), lines)
+
+
 if __name__ == "__main__":
-    results = load("papers/self_training/results")
+    results, few = load("papers/self_training/results"), load("papers/self_training/longer")
     texts = {"facts": facts(results), "scores": scores(results), "verdicts": judged(results)}
+    texts |= {"searched": searched(few), "longer": longer(few)}
     raise SystemExit(generate(PAGE, filled(PAGE, **texts)))

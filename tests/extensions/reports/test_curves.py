@@ -88,6 +88,16 @@ def test_several_labels_an_image_are_drawn_as_map_and_f1(tmp_path):
     assert panels_of(single) == {"Accuracy": ("val/acc1",)}
 
 
+def test_the_watch_of_a_training_without_labels_is_drawn_beside_its_loss(tmp_path):
+    rows = [{"step": s, "images": 8 * s + 8, "train/loss": 2.0} for s in range(100)]
+    rows[24] |= {"effective_rank": 5.0, "yardstick/knn": 0.4}
+    rows[49] |= {"effective_rank": 4.0, "yardstick/knn": 0.5}
+    panels, _ = drawn(write(tmp_path / "m.csv", rows))
+    lines = {name: [*panel.values()] for name, panel in panels.items()}
+    assert lines["Effective rank"] == [([200, 400], [5.0, 4.0])]
+    assert lines["Named by neighbours"] == [([200, 400], [0.4, 0.5])]
+
+
 def test_noisy_batch_losses_get_a_running_mean(tmp_path):
     rows = [{"step": s, "train/loss": 1 + s % 2} for s in range(400)]
     figure = curves(write(tmp_path / "m.csv", rows), ["Loss"])

@@ -14,6 +14,8 @@ PANELS = {
     "Loss": ("train/loss", "val/loss", "val/constant_loss"),
     "Accuracy": ("train/acc1", "val/acc1", "val/acc5", "val/constant_acc1"),
     "mAP and F1": ("val/map", "val/f1"),
+    "Effective rank": ("effective_rank",),
+    "Named by neighbours": ("yardstick/knn",),
     "Learning rate": ("lr",),
 }
 """Panel -> columns. An accuracy replaces mAP and F1, which are for multi-label runs."""
@@ -28,7 +30,6 @@ NAMES = {
     "val/constant_acc1": "val, most frequent",
     "val/map": "val mAP",
     "val/f1": "val F1",
-    "lr": "",
 }
 
 
@@ -61,7 +62,7 @@ def curves(rows: Sequence[Row], panels: Sequence[str]) -> Figure:
             _draw(axes, column, position[chosen], values)
         if len(available[panel]) > 1:
             axes.legend(frameon=False, fontsize=8.5, labelcolor=LIGHT.ink)
-        if panel in ("Accuracy", "mAP and F1"):
+        if panel in ("Accuracy", "mAP and F1", "Named by neighbours"):
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         if panel == "Learning rate":
@@ -111,7 +112,7 @@ def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray) -> None:
     if "constant" in column:
         colour, style = LIGHT.muted, ":"
     marker = "o" if len(x) <= (1 if column == "lr" else 30) else ""
-    label = NAMES[column]
+    label = NAMES.get(column, "")
     window = len(x) // 40
     if column == "train/loss" and window > 3:
         axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)

@@ -50,7 +50,9 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note
         colours = svg(figure, "Predicted and true colours")
     counts = ", ".join(f"{split} {n:,}" for split, n in summary["images"].items() if n)
     run = shlex.quote(str(run_dir))
-    fine_tune = f"vit fit --data LABELLED --pretrained {run}"
+    score = ("Score it again", f"vit test {run}")
+    if loss is None:
+        score = ("Score its features", f"vit knn {run} --data LABELLED")
     write_page(
         run_dir,
         summary,
@@ -62,8 +64,8 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note
         colours=colours,
         caption=examples and examples.caption,
         commands=[
-            ("Fine-tune it on images with labels", fine_tune),
-            ("Score it again", f"vit test {run}"),
+            ("Fine-tune it on images with labels", f"vit fit --data LABELLED --pretrained {run}"),
+            score,
         ],
     )
 
