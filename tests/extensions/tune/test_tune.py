@@ -22,6 +22,7 @@ from vit.extensions.transfer import divided as jobs
 from vit.extensions.tune import tune
 from vit.extensions.tune.halving import Timing
 from vit.extensions.tune.space import SPACE
+from vit.writing import beside
 
 ROOT = Path(__file__).parents[3]
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_fit.py")))
@@ -188,6 +189,14 @@ def test_two_processes_divide_the_runs(command: tuple[str, ...], tmp_path: Path)
     assert set(begun().values()) == {1}
     lines = [re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE) for _, err in outputs]
     assert all(lines) and sorted(lines[0] + lines[1]) == sorted(begun())
+
+
+def test_a_record_that_is_being_written_is_not_read(vit: Vit, command: tuple[str, ...]) -> None:
+    unfinished = beside(Path("out/cells/default_3.json"))
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text('{"began": 1')
+    done = vit(*command, *OPTIONS)
+    assert done.status == 0, done.err
 
 
 def test_what_time_cuts_off_is_named(

@@ -150,7 +150,8 @@ class Tuning:
         """True until so many seconds are used by this command and by runs that have ended."""
 
         def in_time() -> bool:
-            records = map(read_json, (self.folder / "cells").glob("*.json"))
+            # Not those that another process is writing.
+            records = map(read_json, (self.folder / "cells").glob("[!.]*.json"))
             ended = [(record["began"], record["ended"]) for record in records]
             return covered([(self.began, time.time()), *ended]) < seconds
 
