@@ -80,12 +80,15 @@ class Trial(Laboratory):
         each = max(more - few, 1e-3) / (self.long - self.short)
         return max(self.short + round((seconds - few) / each), 1)
 
-    def scored(self, run: Path, state: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+    def scored(
+        self, run: Path, state: Mapping[str, Tensor] | None = None, size: int | None = None
+    ) -> dict[str, float]:
         """Accuracies in per cent by frozen features of the encoder of a run or, with `state`, of
-        other weights."""
+        other weights, on images of `size` pixels, by default the run's."""
         scores, k = {}, self.setting.neighbours
+        reading = Reading(image_size=(size, size) if size else None, batch_size=100, num_workers=0)
         for layer, name in LAYERS.items():
-            frozen = Frozen.load(str(run), layer, Reading(batch_size=100, num_workers=0))
+            frozen = Frozen.load(str(run), layer, reading)
             if state is not None:
                 model: Any = frozen.extractor.model
                 model.load_state_dict(state)

@@ -15,14 +15,14 @@ second half:
 - labels alone: what the student is, in architecture, noise and length, without unlabelled images.
 - student without noise: with the crops and flips of the teacher.
 
-`difference` is that to the teacher, with an interval over images and seeds. An interrupted command
-goes on where it was.
+`difference` is that to the teacher, `claims` are those of the student to each other arm, with an
+interval over images. An interrupted command goes on where it was.
 """
 
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,9 @@ NOISE = (
 )
 NARROW = ("--model.architecture.width=64", "--model.architecture.mlp_dim=256")
 WIDE = ("--model.architecture.width=96", "--model.architecture.mlp_dim=384")
-TEACHER = "teacher"
+TEACHER, STUDENT, ALONE, QUIET = "teacher", "student", "labels alone", "student without noise"
+CLAIMS = (TEACHER, ALONE, QUIET)
+"""Arms above which the student is to be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +141,11 @@ def arms(name: str, seed: int, options: Namespace) -> dict[str, Path]:
     last = students[-1]
     alone, manifest = folder / "labels_alone", draw(options, seed)[0]
     runs = {TEACHER: teacher_of(seed, options)}
-    runs["student"] = taught(students, seed, options, folder / "student")
+    runs[STUDENT] = taught(students, seed, options, folder / "student")
     run_fit(of_run(options, manifest, seed, last), alone)
-    runs["labels alone"] = alone
+    runs[ALONE] = alone
     quiet = [Student(steps=student.steps, sizes=student.sizes, noise=()) for student in students]
-    runs["student without noise"] = taught(quiet, seed, options, folder / "quiet")
+    runs[QUIET] = taught(quiet, seed, options, folder / "quiet")
     return runs
 
 
@@ -163,6 +165,12 @@ def search(options: Namespace) -> Rows:
     return rows
 
 
+def claims(runs: Mapping[str, Sequence[Path]]) -> Rows:
+    """For each of CLAIMS the difference of the student to the other arm, by images."""
+    rows = [against(other, {other: runs[other], STUDENT: runs[STUDENT]})[1] for other in CLAIMS]
+    return [{"over": other, **row["difference"]} for other, row in zip(CLAIMS, rows, strict=True)]
+
+
 def main() -> None:
     parser = arguments(__doc__, "data", "runs", quick=False)
     parser.add_argument("--steps", type=int, default=1_200, help="of the teacher; default 1200")
@@ -177,7 +185,7 @@ def main() -> None:
     for seed in range(SEEDS):
         for arm, run in arms(best, seed, options).items():
             runs.setdefault(arm, []).append(run)
-        content = {**content, "rows": against(TEACHER, runs)}
+        content |= {"rows": against(TEACHER, runs), "claims": claims(runs)}
         save(content, target(options, name))
     publish(content, options, name)
 
