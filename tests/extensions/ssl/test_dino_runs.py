@@ -157,10 +157,7 @@ def test_a_run_is_compared_by_its_features(flat: Path, vit: Vit) -> None:
     ("words", "message"),
     [
         (("--data.augment.flip=false",), "data.augment"),
-        (
-            ("--data.crops.local_size=9",),
-            "9x9 pixels does not divide into patches of 4",
-        ),
+        (("--data.crops.local_size=9",), "multiple of the 4 pixels of a patch, such as 8"),
         (("--model.teacher.centring=mean",), "model.teacher.centring"),
         (("--model.mixing.mixup=0.2",), "mixing"),
         (("--budget=1h",), "needs the run's length"),
