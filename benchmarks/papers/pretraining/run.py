@@ -57,14 +57,15 @@ AIM = {
     arm: ("pretrain/autoregressive_cifar10", "--model.prefix", prefix)
     for arm, prefix in {CAUSAL: "false", PREFIX: "true"}.items()
 }
-ARMS: dict[str, tuple[str, ...]] = {
+Arm = tuple[str, ...]
+"""The recipe of the pre-training and its options."""
+ARMS: dict[str, Arm] = {
     RANDOM: (),
     MASKED: ("pretrain/masked_patches_cifar10",),
     **MAE,
     f"{BEST_MAE}, {TOKENS}": (*MAE[BEST_MAE], "--model.mask_in_encoder", "true"),
     **AIM,
 }
-"""The recipe of the pre-training and its options."""
 KINDS = {arm: arm if arm in (RANDOM, MASKED) else arm.split()[0].strip(",") for arm in ARMS}
 SEEDS = 3
 
@@ -196,16 +197,16 @@ class Laboratory:
         batch = ("--data.batch_size", str(s.batch), "--seed_everything", str(seed))
         return [*words, *batch, *schedule(steps, 1, self.device)]
 
-    def pretrained(self, arm: str, seed: int, folder: Path) -> dict[str, Any]:
-        """The summary of the pre-training."""
-        s, (recipe, *options) = self.setting, ARMS[arm]
-        if KINDS[arm] == "MAE":
+    def pretrained(self, arm: Arm, kind: str, steps: int, seed: int, folder: Path) -> Any:
+        """The summary of the pre-training by a recipe and its options."""
+        s, (recipe, *options) = self.setting, arm
+        if kind == "MAE":
             options += ["--model.decoder_width", str(s.decoder_width)]
             options += ["--model.decoder_depth", str(s.decoder_depth)]
-        if KINDS[arm] == "AIM":
+        if kind == "AIM":
             options += ["--model.head_width", str(s.head_width)]
         words = ["-c", recipe, "--data.root", str(self.data), "--final_split", "none"]
-        return trained([*words, *self.shared(s.steps, seed), *options], folder)
+        return trained([*words, *self.shared(steps, seed), *options], folder)
 
     def finetuned(self, percent: int, seed: int, encoder: Path | None, folder: Path) -> Any:
         """The summary of the fine-tuning of an encoder, or of a training from random weights."""
@@ -221,7 +222,8 @@ class Laboratory:
         encoder, cost, row = None, 0.0, {"arm": arm, "seed": seed}
         if ARMS[arm]:
             encoder = folder / "pretrained"
-            summary = self.pretrained(arm, seed, encoder)
+            settings = ARMS[arm], KINDS[arm], self.setting.steps
+            summary = self.pretrained(*settings, seed, encoder)
             cost = summary["cpu_seconds"]
             row["pretraining_loss"] = summary["checkpoint"]["score"]
         row["pretraining_cpu_seconds"] = round(cost, 1)

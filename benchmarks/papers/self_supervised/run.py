@@ -30,8 +30,7 @@ from benchmarks.lib.harness import (
     save,
     target,
 )
-from benchmarks.lib.sweep import trained
-from benchmarks.papers.pretraining.run import MAE, QUICK, SETTINGS, Laboratory
+from benchmarks.papers.pretraining.run import MAE, QUICK, SETTINGS, Arm, Laboratory
 from vit.extensions.evaluation.features import Features, Layer
 from vit.extensions.evaluation.frozen import Bench, Frozen, Reading
 from vit.extensions.evaluation.knn import knn_accuracy
@@ -39,15 +38,11 @@ from vit.extensions.evaluation.probe import probe_accuracy
 from vit.weights.pretrained import load_pretrained
 
 RANDOM, TEACHER, STUDENT = "random weights", "dino, teacher", "dino, student"
-OTHERS: dict[str, tuple[str, ...]] = {
+DINO: Arm = ("pretrain/dino_toy",)
+OTHERS: dict[str, Arm] = {
     "MAE": MAE["MAE 75 %, normalised"],
     "masked patches": ("pretrain/masked_patches_cifar10",),
 }
-"""The recipe and its options."""
-DINO = (
-    *("--data.image_size", "32", "--data.crops.local", "2", "--data.crops.local_size", "16"),
-    *("--model.heads.prototypes", "1024", "--model.teacher.momentum", "0.99"),
-)
 PARTS = {TEACHER: "model", STUDENT: "student"}
 LAYERS: dict[Layer, str] = {"pooled": "pooled", "patches": "patches"}
 SHORT, LONG = 20, 320
@@ -62,19 +57,15 @@ class Trial(Laboratory):
         super().__init__(options.data.resolve(), options.runs.resolve(), setting, "cpu")
         self.short, self.long = (1, 2) if options.quick else (SHORT, LONG)
 
-    def encoder(self, arm: str, steps: int, seed: int, folder: Path) -> float:
-        """The CPU seconds of a pre-training."""
-        recipe, *words = ("pretrain/dino_toy", *DINO) if arm == "dino" else OTHERS[arm]
-        shared = ["-c", recipe, "--data.root", str(self.data), "--final_split", "none"]
-        if arm == "MAE":
-            words += ["--model.decoder_width", str(self.setting.decoder_width)]
-            words += ["--model.decoder_depth", str(self.setting.decoder_depth)]
-        return trained([*shared, *self.shared(steps, seed), *words], folder)["cpu_seconds"]
+    def seconds(self, arm: str, steps: int, seed: int, folder: Path) -> float:
+        """CPU seconds of a pre-training."""
+        words = OTHERS.get(arm, DINO)
+        return self.pretrained(words, arm, steps, seed, folder)["cpu_seconds"]
 
     def steps_within(self, seconds: float, arm: str, seed: int, folder: Path) -> int:
         """Steps of an arm that take so many CPU seconds, start-up included."""
         few, more = (
-            self.encoder(arm, steps, seed, folder.with_name(f"{folder.name}_{steps}"))
+            self.seconds(arm, steps, seed, folder.with_name(f"{folder.name}_{steps}"))
             for steps in (self.short, self.long)
         )
         each = max(more - few, 1e-3) / (self.long - self.short)
@@ -104,7 +95,7 @@ class Trial(Laboratory):
         """A row for each arm."""
         folder = self.runs / f"seed_{seed}"
         run = folder / "dino"
-        seconds = self.encoder("dino", steps, seed, run)
+        seconds = self.seconds("dino", steps, seed, run)
         content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
         torch.manual_seed(seed)
         config = load_pretrained(str(run))[0].config
@@ -116,7 +107,7 @@ class Trial(Laboratory):
         for arm in OTHERS:
             place = folder / arm.replace(" ", "_")
             number = self.steps_within(seconds, arm, seed, place)
-            cost = number, self.encoder(arm, number, seed, place)
+            cost = number, self.seconds(arm, number, seed, place)
             yield {**self.facts(arm, seed, *cost), **self.scored(place)}
 
     def facts(self, arm: str, seed: int, steps: int, seconds: float) -> dict[str, Any]:

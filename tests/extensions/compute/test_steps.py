@@ -1,11 +1,14 @@
 """Operations of a step of a task without labels, against closed formulas."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from tests.extensions.compute.formulas import multiply_adds
 from vit.errors import UserError
+from vit.extensions.compute.comparison import training_rows
 from vit.extensions.compute.steps import counted_step
 from vit.extensions.compute.trainings import CostOptions, recipe_trainings
 from vit.models.zoo import ViTConfig, model_config
@@ -87,6 +90,8 @@ def test_recipes_of_tasks_are_counted_by_their_own_step(recipe: str, models: lis
     size = [(56, 56)] if models else []
     [training], notes = recipe_trainings(CostOptions(recipe=recipe, models=models, image_size=size))
     assert training.step_flops and training.flops == training.images * training.step_flops
+    [row], _ = training_rows(CostOptions(recipe=recipe, models=models, image_size=size))
+    assert row["training_flops"] == training.step_flops
     task = read_options(find_recipe(recipe))["task"]
     assert any(note.startswith(f"Task {task}: all passes of a step") for note in notes)
 
@@ -98,3 +103,9 @@ def test_recipes_of_tasks_are_counted_by_their_own_step(recipe: str, models: lis
 def test_networks_that_a_task_cannot_train_are_refused(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         recipe_trainings(CostOptions(recipe="pretrain/mae_imagenet1k", models=[name]))
+
+
+def test_a_comparison_without_such_a_task_does_not_import_lightning() -> None:
+    code = "import sys, vit.extensions.compute.comparison; print('lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

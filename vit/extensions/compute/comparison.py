@@ -113,6 +113,7 @@ def _training(training: Training) -> Row:
     """The operations of a training, beside the paper's figures if it has any."""
     row = {
         **_model(training.model),
+        "training_flops": training.image_flops,
         "images": training.images,
         "epochs": training.epochs,
         "exaflops": training.flops / 1e18,

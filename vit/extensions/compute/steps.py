@@ -17,6 +17,7 @@ from vit.extensions.compute.flops import counting
 from vit.facts import Facts
 from vit.models.zoo import ZOO, ModelConfig
 from vit.runs.options import parser_of, task_of
+from vit.seeds import seeded
 from vit.training.network_training import DECIDED
 
 IMAGES = 16
@@ -46,7 +47,8 @@ def counted_step(task: str, config: ModelConfig, recipe: dict[str, Any]) -> int:
     trainer = SimpleNamespace(global_step=1, estimated_stepping_batches=2)
     module.trainer = trainer  # a weak reference
     module.log = lambda *_, **__: None
-    with assuming(meta_nonzero_assume_all_nonzero=True), counting() as counter:
+    dynamic = assuming(meta_nonzero_assume_all_nonzero=True)
+    with seeded(0), dynamic, counting() as counter:  # the same masks each time
         module.training_loss(batch).backward()
     return counter.get_total_flops() // IMAGES
 

@@ -17,7 +17,6 @@ from vit.extensions.compute.candidate import (
     from_config,
     is_baseline,
 )
-from vit.extensions.compute.steps import counted_step
 from vit.extensions.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
@@ -69,12 +68,17 @@ class Training:
     """Its row of Table 6, if it has one."""
 
     @property
+    def image_flops(self) -> int:
+        """Operations of a training step per image."""
+        if self.step_flops is not None:
+            return self.step_flops
+        work = self.model.probe if self.frozen else self.model.work
+        return work.training_flops
+
+    @property
     def flops(self) -> float:
         """Operations of the whole training."""
-        if self.step_flops is not None:
-            return self.images * self.step_flops
-        work = self.model.probe if self.frozen else self.model.work
-        return self.images * work.training_flops
+        return self.images * self.image_flops
 
 
 def jft_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
@@ -133,6 +137,8 @@ def recipe_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
 def _of_task(task: str, training: Training, content: dict[str, Any]) -> Training:
     if (config := training.model.config) is None:
         raise UserError(f"{training.model.name}: `vit fit` does not train it by task {task}")
+    from vit.extensions.compute.steps import counted_step  # heavy: imports lightning
+
     return replace(training, step_flops=counted_step(task, config, content))
 
 
