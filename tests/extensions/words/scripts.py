@@ -16,7 +16,8 @@ import shtab
 
 from vit.cli import fit
 from vit.extensions.words.cli_completion import SHELLS, script
-from vit.runs.options import _parser, task_of
+from vit.runs.options import parser_of as parser_of_task
+from vit.runs.options import task_of
 from vit.runs.short_names import SHORT, WITHOUT_DOT
 from vit.tables import lines, resolve, rows
 from vit.writing import write_text
@@ -91,7 +92,7 @@ def options_of_fit(*, all_of_them: bool) -> argparse.ArgumentParser:
     """The options of `vit fit`; or those of the data and the Trainer alone."""
     parser = argparse.ArgumentParser(add_help=all_of_them)
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    made = _parser(task_of("classification"))
+    made = parser_of_task(task_of("classification"))
     if all_of_them:
         texts = dict(re.findall(r"^  --([\w-]+) .*?  +(\w.*)", fit.HELP, re.MULTILINE))
         for name in (*SHORT, *sorted({*WITHOUT_DOT} - {"config", "help", "help_all", *NOT_OF_FIT})):
