@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import vit.runs.fit  # once, in place of in each forked process
+from benchmarks.faults.chaos import equal
 from tests.command import Vit, coloured
 from tests.extensions.ssl.trainings import of, pictures
 from tests.killing import killed_at
@@ -18,6 +19,8 @@ from tests.processes import together
 from vit import create_model
 from vit.cli.main import main
 from vit.extensions.ssl.dino import Dino
+from vit.extensions.ssl.losses import Centre
+from vit.extensions.ssl.watch import Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 assert vit.runs.fit
@@ -37,6 +40,7 @@ EXACT = ("--steps=7", "--trainer.precision=64-true", "--model.koleo=0")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("dino")
     pictures(home / "flat")
+    coloured(home / "labelled")
     return home
 
 
@@ -64,24 +68,36 @@ def last(run: Path) -> dict[str, Any]:
     return torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
 
 
+DEATHS: tuple[tuple[Any, str, int], ...] = (
+    (Dino, "forward", 2),
+    (os, "replace", 2),
+    (Dino, "forward", 7),
+    (Watch, "_examine", 2),
+    (Centre, "move", 3),
+    (Dino, "optimizer_step", 5),
+)
+"""Functions, and the number of the call before which a run dies that has begun again each time."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_interruptions_change_nothing(processes: int, home: Path, fit: Any) -> None:
     whole, parts = f"whole{processes}", f"parts{processes}"
-    assert fit(processes, whole, *STEPS) == [0] * processes
+    options = (*STEPS, "--model.yardstick=labelled", "--model.looks=4")
+    assert fit(processes, whole, *options) == [0] * processes
     # An epoch of five steps is saved at its end; heads alone learn in the first three.
-    for count in (2, 7, 3, 5):
-        dead = fit(processes, parts, *STEPS, before=lambda n=count: killed_at(Dino, "forward", n))
-        assert -signal.SIGKILL in dead, (count, dead)
-    assert fit(processes, parts, *STEPS) == [0] * processes
+    for death in DEATHS:
+        dead = fit(processes, parts, *options, before=lambda where=death: killed_at(*where))
+        assert -signal.SIGKILL in dead, (death, dead)
+    assert fit(processes, parts, *options) == [0] * processes
     runs = [last(home / name) for name in (whole, parts)]
     assert runs[0]["global_step"] == runs[1]["global_step"] == 12
-    for name, value in runs[0]["state_dict"].items():
-        assert torch.equal(value, runs[1]["state_dict"][name]), name
-    states = [run["optimizer_states"][0]["state"] for run in runs]
-    for place, state in states[0].items():
-        for name, value in state.items():
-            assert torch.equal(value, states[1][place][name]), (place, name)
+    assert equal(runs[0]["state_dict"], runs[1]["state_dict"])
+    assert equal(runs[0]["optimizer_states"][0]["state"], runs[1]["optimizer_states"][0]["state"])
+    watches = [
+        next(each["watch"] for each in run["callbacks"].values() if "watch" in each) for run in runs
+    ]
+    assert equal(*watches) and watches[0]["step"] == 12
 
 
 @pytest.mark.slow
