@@ -31,7 +31,6 @@ import torch
 
 from benchmarks.lib.pages import ROOT, results_path, span
 from vit.cli.process import keep_memory
-from vit.console import Meter
 from vit.extensions.compute.flops import Work, counted
 from vit.extensions.compute.timing import (
     Call,
@@ -40,7 +39,6 @@ from vit.extensions.compute.timing import (
     finisher,
     in_turns,
     inference,
-    num_turns,
     training,
 )
 from vit.extensions.evaluation.paired import mean_difference
@@ -117,15 +115,14 @@ def take_turns(
     A turn takes at least `shortest` seconds.
     """
     device = torch.device(device)
-    with Meter(title, num_turns(len(calls), rounds), "turns") as meter:
-        return in_turns(
-            calls,
-            rounds=rounds,
-            clock=clock or ("cpu" if device.type == "cpu" else "wall"),
-            shortest=shortest,
-            finish=finisher(device),
-            meter=meter,
-        )
+    return in_turns(
+        calls,
+        rounds=rounds,
+        clock=clock or ("cpu" if device.type == "cpu" else "wall"),
+        shortest=shortest,
+        finish=finisher(device),
+        title=title,
+    )
 
 
 def ratio(ratios: Sequence[float]) -> dict[str, float]:

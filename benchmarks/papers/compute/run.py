@@ -18,7 +18,7 @@ from benchmarks.lib.harness import save
 from benchmarks.lib.pages import ROOT, filled, generate, load, results_path, table
 from benchmarks.papers.compute.table2 import core_days, shares
 from vit.extensions.compute.comparison import model_rows, training_rows
-from vit.extensions.compute.table6 import JFT_SIZE, TABLE6, Point, column_title
+from vit.extensions.compute.table6 import JFT_SIZE, TABLE6, TITLES, Point
 from vit.extensions.compute.tables import amount
 from vit.extensions.compute.trainings import CostOptions
 from vit.extensions.reports.drawing import png
@@ -206,7 +206,7 @@ def main() -> int:
     if check:
         return int(generate(PAGE, page) or not FIGURE.is_file() or not unchanged(document))
     save(document, results_path(NAME))
-    FIGURE.write_bytes(png(compute_figure(rows, TABLE6, "imagenet", column_title("imagenet"))))
+    FIGURE.write_bytes(png(compute_figure(rows, TABLE6, "imagenet", TITLES["imagenet"])))
     return generate(PAGE, page)
 
 

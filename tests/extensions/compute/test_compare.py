@@ -39,7 +39,7 @@ def rows(vit: Vit, *args: object) -> list[dict[str, Any]]:
 def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Path:
     """What `vit fit` leaves behind of a tiny model that saw a thousand images."""
     metrics = {"test/loss": 1.0} if accuracy is None else {"test/acc1": accuracy, "val/acc1": 0.5}
-    summary = {"model": TINY.to_dict(), "images_seen": 1000, "metrics": metrics}
+    summary = {"model": TINY.to_dict(), "images_seen": 1000, "metrics": metrics, "finished": True}
     (folder / "model").mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary))
     description = {"model": TINY.to_dict(), "extra": {"recipe": recipe}}
@@ -174,14 +174,14 @@ def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:
 
 
 def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
-    from vit.extensions.compute.table6 import column_of, column_title
+    from vit.extensions.compute.table6 import TITLES, column_of
     from vit.extensions.reports.scaling import compute_figure
 
     run = str(a_run(tmp_path / "mine", data={"dataset": "cifar10"}))
     found, _ = training_rows(CostOptions(runs=[run]))
     for accuracy, label in ((None, "CIFAR-10"), ("pets", "Oxford-IIIT Pets"), ("average", "mean")):
         column = accuracy or column_of(row["dataset"] for row in found)
-        axes = compute_figure(found, TABLE6, column, column_title(column)).axes[0]
+        axes = compute_figure(found, TABLE6, column, TITLES[column]).axes[0]
         assert axes.get_ylabel().startswith(label)
     values = [y for line in axes.lines for y in line.get_ydata()]
     assert 87.5 in values and len(values) == 19

@@ -8,6 +8,7 @@ import pytest
 
 from tests.extensions.compute.formulas import multiply_adds
 from vit.errors import UserError
+from vit.extensions.compute.candidate import from_config
 from vit.extensions.compute.comparison import training_rows
 from vit.extensions.compute.steps import counted_step
 from vit.extensions.compute.trainings import CostOptions, recipe_trainings
@@ -55,7 +56,23 @@ def test_dino_counts_all_crops_of_student_and_teacher(local: int, separate: bool
     gram = 2 * (36**2 * SIZES["width"]) * (1 + 1 + 2)
     centre = 2 * PROTOTYPES
     expected = 2 * (student + heads + teacher_and_start + gram + centre)
-    assert counted_step("dino", config_of(48), recipe) == expected
+    assert counted_step("dino", config_of(48), recipe).flops == expected
+
+
+@pytest.mark.parametrize("local", [0, 3])
+def test_the_student_keeps_the_activations_of_all_crops_and_the_teacher_none(local: int) -> None:
+    recipe = {
+        "model": {"heads": {"hidden": 1, "bottleneck": 1, "prototypes": 1}, "koleo": 0.0},
+        "data": {"crops": {"local": local, "local_size": 16}},
+    }
+    step = counted_step("dino", config_of(48), recipe)
+    large, small = (from_config("", config_of(size)).activations("bf16") for size in (48, 16))
+    assert large is not None and small is not None
+    expected = 2 * large.saved + local * small.saved
+    assert step.activations.per_image == pytest.approx(expected, rel=0.05)
+    weights = config_of(48)
+    student = sum(p.numel() for p in from_config("", weights).empty().parameters())
+    assert step.held == pytest.approx((18 + 4) * student, rel=0.01)
 
 
 def test_an_encoder_of_mae_sees_the_rest_and_its_decoder_all_patches() -> None:
@@ -74,7 +91,7 @@ def test_an_encoder_of_mae_sees_the_rest_and_its_decoder_all_patches() -> None:
     decoder = seen * d * width + layers(patches + 1, width, 4 * width, depth)
     predictor = 27 * width * 3 * 64
     expected = 2 * (3 * (pixels + encoder + decoder + predictor) - pixels)
-    assert counted_step("mae", config_of(48), recipe) == expected
+    assert counted_step("mae", config_of(48), recipe).flops == expected
 
 
 @pytest.mark.parametrize(
@@ -89,9 +106,9 @@ def test_an_encoder_of_mae_sees_the_rest_and_its_decoder_all_patches() -> None:
 def test_recipes_of_tasks_are_counted_by_their_own_step(recipe: str, models: list[str]) -> None:
     size = [(56, 56)] if models else []
     [training], notes = recipe_trainings(CostOptions(recipe=recipe, models=models, image_size=size))
-    assert training.step_flops and training.flops == training.images * training.step_flops
+    assert training.step and training.flops == training.images * training.step.flops
     [row], _ = training_rows(CostOptions(recipe=recipe, models=models, image_size=size))
-    assert row["training_flops"] == training.step_flops
+    assert row["training_flops"] == training.step.flops
     task = read_options(find_recipe(recipe))["task"]
     assert any(note.startswith(f"Task {task}: all passes of a step") for note in notes)
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.console import Meter
 from vit.errors import UserError
 from vit.extensions.compute import timing
 from vit.extensions.compute.candidate import Candidate, find_model
@@ -82,15 +81,9 @@ def bench(
     candidates = [find_model(name, image_size) for name in models]
     try:
         limits, calls = _prepared(candidates, precision, compile, batches, where, train)
-        with Meter("warming up", timing.num_turns(len(calls), rounds), "turns") as meter:
-            shortest = GPU_SHORTEST if where.type == "cuda" else timing.SHORTEST
-            times = timing.in_turns(
-                calls,
-                rounds=rounds,
-                shortest=shortest,
-                finish=timing.finisher(where),
-                meter=meter,
-            )
+        shortest = GPU_SHORTEST if where.type == "cuda" else timing.SHORTEST
+        wait, title = timing.finisher(where), "warming up"
+        times = timing.in_turns(calls, rounds=rounds, shortest=shortest, finish=wait, title=title)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise

@@ -11,7 +11,7 @@ from vit.cli.arguments import OneLineParser, number, pixels, share, whole_number
 from vit.console import say
 from vit.errors import UserError
 from vit.extensions.compute.cost import DEVICES, STRATEGIES, UTILISATION
-from vit.extensions.compute.table6 import ACCURACIES, AVERAGE
+from vit.extensions.compute.table6 import TITLES
 
 EPILOG = f"""\
 examples:
@@ -63,7 +63,7 @@ def parser() -> OneLineParser:
     add = command.add_argument_group("output").add_argument
     add("--figure", type=Path, metavar="FILE.png",
         help="draw accuracy against compute (with --recipe jft or --runs)")
-    add("--accuracy", choices=[*ACCURACIES, AVERAGE], help="data of the paper's points in it")
+    add("--accuracy", choices=TITLES, help="data of the paper's points in it")
     add("--json", action="store_true", help="print a list of objects")
     return command
 # fmt: on
@@ -129,12 +129,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    from vit.extensions.compute.table6 import TABLE6, column_of, column_title
+    from vit.extensions.compute.table6 import TABLE6, column_of
     from vit.extensions.reports.drawing import png
     from vit.extensions.reports.scaling import compute_figure
 
     scored = [row for row in rows if row.get("accuracy") is not None]
     column = options.accuracy or column_of(row["dataset"] for row in scored)
-    figure = compute_figure(rows, TABLE6, column, column_title(column))
+    figure = compute_figure(rows, TABLE6, column, TITLES[column])
     options.figure.expanduser().write_bytes(png(figure))
     say(f"figure: {options.figure}")

@@ -110,7 +110,8 @@ def _model(model: Candidate) -> Row:
 
 
 def _training(training: Training) -> Row:
-    """The operations of a training, beside the paper's figures if it has any."""
+    """The operations of a training, beside the paper's figures if it has any, and the memory of a
+    task's own step."""
     row = {
         **_model(training.model),
         "training_flops": training.image_flops,
@@ -118,6 +119,8 @@ def _training(training: Training) -> Row:
         "epochs": training.epochs,
         "exaflops": training.flops / 1e18,
     }
+    if (step := training.step) is not None:
+        row |= {"held_bytes": step.held, "activation_bytes": step.activations.per_image}
     if (point := training.point) is not None:
         row |= {
             "paper_name": point.paper_name,
@@ -137,6 +140,8 @@ def _bill(options: CostOptions, training: Training, device: Device | None) -> Ro
     hours = training.flops / speed / 3600
     row = {"device": options.device, "utilisation": share, "flops_per_second": speed}
     row["device_days"] = hours / 24
+    if (step := training.step) is not None and device.memory is not None:
+        row["largest_batch"] = step.activations.largest_batch(device.memory * GIB, step.held)
     if options.price_per_hour is not None:
         row["cost"] = hours * options.price_per_hour
     return row

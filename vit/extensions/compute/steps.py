@@ -1,4 +1,4 @@
-"""Operations of a training step of any task, counted on its own loss."""
+"""Operations and memory of a training step of any task, counted on its own loss."""
 # pyright: reportUnknownMemberType=false
 
 from inspect import signature
@@ -14,6 +14,7 @@ from vit.data.module import ImageData
 from vit.data.settings import Loading, Splitting
 from vit.extensions.compute.candidate import describe
 from vit.extensions.compute.flops import counting
+from vit.extensions.compute.memory import Activations, OfCuda, TaskStep, kept_by_autograd
 from vit.facts import Facts
 from vit.models.zoo import ZOO, ModelConfig
 from vit.runs.options import parser_of, task_of
@@ -26,10 +27,9 @@ NOT_COUNTED = ("name", "architecture", "pretrained", "weights", "compile", "opti
 """Options of a task that say nothing about the operations of its step."""
 
 
-def counted_step(task: str, config: ModelConfig, recipe: dict[str, Any]) -> int:
-    """Operations per image of forward and backward pass, half-way through the run: of students,
-    teachers, decoders, and all crops. `recipe`: its content. UserError for a network that the task
-    cannot train."""
+def counted_step(task: str, config: ModelConfig, recipe: dict[str, Any]) -> TaskStep:
+    """A step by a recipe, of which `recipe` is the content, in bf16 (mixed). UserError for a
+    network that the task cannot train."""
     kind: Any = task_of(task)  # each has arguments of its own
     parser = parser_of(kind)
     usual = signature(ImageData).parameters  # which say nothing about them, either
@@ -50,7 +50,11 @@ def counted_step(task: str, config: ModelConfig, recipe: dict[str, Any]) -> int:
     dynamic = assuming(meta_nonzero_assume_all_nonzero=True)
     with seeded(0), dynamic, counting() as counter:  # the same masks each time
         module.training_loss(batch).backward()
-    return counter.get_total_flops() // IMAGES
+    with seeded(0), dynamic, kept_by_autograd(module) as storages, OfCuda("bf16"):
+        module.training_loss(batch)
+    kept = Activations(saved=sum(each.nbytes() for each in storages) // IMAGES)
+    held = sum(p.numel() * (4 + (2 + 4 + 8) * p.requires_grad) for p in module.parameters())
+    return TaskStep(counter.get_total_flops() // IMAGES, kept, held)
 
 
 def _batch(source: Any, options: dict[str, Any]) -> list[Tensor]:

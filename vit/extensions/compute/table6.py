@@ -27,6 +27,7 @@ _COLUMNS |= {name: name for name in ("imagenet", "cifar10", "cifar100")}
 """Name in vit/data/catalog.py -> column."""
 AVERAGE = "average"
 """In addition to the columns: the mean in Figure 5 of the paper."""
+TITLES = {**ACCURACIES, AVERAGE: "mean of five data sets"}
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,3 @@ def column_of(datasets: Iterable[str | None]) -> str:
     """The column of the runs' data sets (names in our catalog); ImageNet's for none or several."""
     columns = {_COLUMNS.get(name or "") for name in datasets}
     return (columns.pop() if len(columns) == 1 else None) or "imagenet"
-
-
-def column_title(name: str) -> str:
-    """Axis title of one of ACCURACIES, or their AVERAGE."""
-    return "mean of five data sets" if name == AVERAGE else ACCURACIES[name]

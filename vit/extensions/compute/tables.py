@@ -56,6 +56,9 @@ def training_table(rows: Sequence[Row]) -> str:
             ("of", "", lambda r: r.get("split") or None),
             ("time", "device-days", _scaled("device_days", 1)),
             ("price", "", _scaled("cost", 1)),
+            ("held", "GiB", _scaled("held_bytes", GIB)),
+            ("activations", "MiB/image", _scaled("activation_bytes", 2**20)),
+            ("largest batch", "images", _whole("largest_batch")),
         ],
         rows,
     )

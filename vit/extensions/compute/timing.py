@@ -6,6 +6,7 @@ calls that alternate are meaningful.
 
 import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal, TypeVar
@@ -52,11 +53,6 @@ class Times:
         return median(self.ratios(other))
 
 
-def num_turns(num_calls: int, rounds: int) -> int:
-    """Turns of `in_turns` for its meter, warm-up included."""
-    return num_calls * (rounds + 1)
-
-
 def in_turns(
     calls: Mapping[Key, Call],
     *,
@@ -64,11 +60,12 @@ def in_turns(
     clock: Clock = "wall",
     shortest: float = SHORTEST,
     finish: Call = lambda: None,
-    meter: Meter | None = None,
+    title: str | None = None,
 ) -> dict[Key, Times]:
     """Times of all calls, alternating for `rounds` rounds after a warm-up round.
 
-    `shortest`: seconds per turn; 0 for one call per turn. `finish`: see `finisher`.
+    `shortest`: seconds per turn; 0 for one call per turn. `finish`: see `finisher`. `title` shows
+    the progress.
     """
     now = time.perf_counter if clock == "wall" else time.process_time
 
@@ -81,16 +78,17 @@ def in_turns(
         return (now() - start) / repeats
 
     repeats, values = dict.fromkeys(calls, 1), {key: [] for key in calls}
-    for i in range(rounds + 1):
-        for key, call in calls.items():
+    turns = [(i, key) for i in range(rounds + 1) for key in calls]
+    with Meter(title, len(turns), "turns") if title else nullcontext() as meter:
+        for i, key in turns:
             if meter is not None:
                 meter.show(f"round {i}/{rounds}: {key}" if i else f"warming up: {key}")
             if i:
-                values[key].append(turn(call, repeats[key]))
+                values[key].append(turn(calls[key], repeats[key]))
             else:
-                turn(call, 1)  # may compile and choose kernels
+                turn(calls[key], 1)  # may compile and choose kernels
                 if shortest:
-                    repeats[key] = max(1, round(shortest / max(turn(call, 1), 1e-9)))
+                    repeats[key] = max(1, round(shortest / max(turn(calls[key], 1), 1e-9)))
             if meter is not None:
                 meter.advance()
     return {key: Times(tuple(seconds)) for key, seconds in values.items()}

@@ -1,6 +1,5 @@
 """Options of a comparison, and trainings with a known cost: Table 6, recipes, finished runs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +16,13 @@ from vit.extensions.compute.candidate import (
     from_config,
     is_baseline,
 )
+from vit.extensions.compute.memory import TaskStep
 from vit.extensions.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
 from vit.recipes import find_recipe, read_options
+from vit.runs.records import read_summary
+from vit.weights.weight_file import read_json
 
 UNNAMED = "vit_ti16"
 """Model of `vit fit` if a recipe names none."""
@@ -62,18 +64,16 @@ class Training:
     """None if the length is given in steps or images."""
     frozen: bool = False
     """Only the head is trained, on a frozen backbone."""
-    step_flops: int | None = None
-    """Operations per image of a task that is not classification."""
+    step: TaskStep | None = None
+    """Of a task that is not classification."""
     point: Point | None = None
     """Its row of Table 6, if it has one."""
 
     @property
     def image_flops(self) -> int:
         """Operations of a training step per image."""
-        if self.step_flops is not None:
-            return self.step_flops
         work = self.model.probe if self.frozen else self.model.work
-        return work.training_flops
+        return work.training_flops if self.step is None else self.step.flops
 
     @property
     def flops(self) -> float:
@@ -129,7 +129,8 @@ def recipe_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
         return trainings, notes
     notes.append(
         f"Task {task}: all passes of a step for an image, such as those of crops, decoders and "
-        "teachers, half-way through the run."
+        "teachers, half-way through the run. held: weights, gradients and AdamW's moments; "
+        "activations: kept for the backward pass on a GPU, in bf16."
     )
     return [_of_task(task, training, content) for training in trainings], notes
 
@@ -139,7 +140,7 @@ def _of_task(task: str, training: Training, content: dict[str, Any]) -> Training
         raise UserError(f"{training.model.name}: `vit fit` does not train it by task {task}")
     from vit.extensions.compute.steps import counted_step  # heavy: imports lightning
 
-    return replace(training, step_flops=counted_step(task, config, content))
+    return replace(training, step=counted_step(task, config, content))
 
 
 def _group(options: dict[str, Any], name: str) -> dict[str, Any]:
@@ -232,20 +233,12 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
     Accuracy is top-1 in per cent, on test or else val. UserError without a finished run.
     """
     folder = Path(path).expanduser()
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        config = config_from_dict(summary["model"])
-        images, metrics = float(summary["images_seen"]), summary["metrics"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is not the directory of a finished run: it needs summary.json, which "
-            f"`vit fit` writes at the end ({type(error).__name__})"
-        ) from error
-    description = folder / "model" / "config.json"
-    recipe: dict[str, Any] = {}
-    if description.is_file():
-        extra = json.loads(description.read_text(encoding="utf-8")).get("extra") or {}
-        recipe = extra.get("recipe") or {}
+    summary = read_summary(folder)
+    if summary.get("finished") is not True:
+        raise UserError(f"{path} is not the directory of a finished run of `vit fit`")
+    config, metrics = config_from_dict(summary["model"]), summary["metrics"]
+    content = read_json(folder / "model" / "config.json")
+    recipe: dict[str, Any] = (content.get("extra") or {}).get("recipe") or {}
     model, data = recipe.get("model") or {}, recipe.get("data") or {}
     split = next((s for s in ("test", "val") if f"{s}/acc1" in metrics), "")
     fields = {
@@ -255,5 +248,6 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
         "dataset": data.get("dataset"),
         "pretrained": model.get("pretrained") is not None,
     }
-    candidate = from_config(describe(config), config)
-    return Training(model=candidate, images=images, frozen=_frozen(model)), fields
+    network = from_config(describe(config), config)
+    images = float(summary["images_seen"])
+    return Training(model=network, images=images, frozen=_frozen(model)), fields
