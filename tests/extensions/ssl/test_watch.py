@@ -1,5 +1,6 @@
 """A watched run: what ends it, what is kept, and that an interrupted one ends at the same step."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def collapsed(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
 def one_prototype(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
     features, probabilities = healthy(images, step)
     return features, probabilities if step < 23 else torch.eye(7)[:1].expand(len(images), 7)
+
+
+def alike(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    features, probabilities = healthy(images, step)
+    return features, probabilities if step < 23 else torch.full((len(images), 7), 1 / 7)
 
 
 def harmed(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -171,6 +177,7 @@ def test_equal_features_at_the_start_are_refused(tmp_path: Path, images: Path) -
     [
         (collapsed, "the effective rank of the features fell from"),
         (one_prototype, "one prototype has 1.000 of the teacher's mean probabilities"),
+        (alike, "the teacher's answers no longer depend on the image (their information on it"),
     ],
 )
 def test_a_collapse_is_found_at_the_next_measurement_and_named(
@@ -183,6 +190,19 @@ def test_a_collapse_is_found_at_the_next_measurement_and_named(
     printed = capsys.readouterr().err
     assert f"stopped at step 24: {reason}" in printed
     assert "the weights of step 20 are kept" in printed and run.kept == 20
+
+
+def test_an_answer_that_names_one_of_three_colours_has_the_information_of_the_colours(
+    tmp_path: Path, images: Path
+) -> None:
+    def named(images: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        features, _ = healthy(images, step)
+        return features, torch.eye(7)[features[:, :3].argmax(1)]
+
+    run = Run(tmp_path, named)
+    run.fit(images)
+    assert run.watch.progress is not None
+    assert run.watch.progress.nats == pytest.approx(math.log(3), abs=1e-3)
 
 
 def test_a_yardstick_ends_a_run_at_the_second_worse_look_and_keeps_the_best(

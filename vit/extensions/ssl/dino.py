@@ -163,10 +163,10 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         return [*super().guards(), Watch(self.yardstick, self.looks)]
 
     def teacher_answers(self, images: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
-        """Class tokens `b d` and their probabilities `b k`, for the watch."""
+        """Class tokens `b d` and their probabilities `b k` at the first temperature, for the
+        watch, which compares them over the run."""
         tokens = self._tokens(self.model, images)[0]
-        logits, step = self.teacher_heads[0](tokens), self.trainer.global_step
-        return tokens, self._probabilities(logits, self.class_centre, step)
+        return tokens, self._probabilities(self.teacher_heads[0](tokens), self.class_centre, 0)
 
     def _probabilities(self, logits: Tensor, centre: Centre, step: int) -> Tensor:
         temperature = self.teacher.temperature_at(step, self.total_steps)

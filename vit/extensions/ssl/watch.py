@@ -26,6 +26,8 @@ EVERY, CROPS = 25, 1_024
 COLLAPSED, HEALTHY, ALONE = 1 / 4, 1 / 2, 0.99
 """Shares: of the start's rank less 1, that of equal features, below which a run ends and from which
 on weights are kept; of the mean probabilities, above which one prototype has taken all."""
+ALIKE = 0.1
+"""Nats of information of an answer on its image: below this and COLLAPSED, a run ends."""
 EQUAL = 1e-3
 """Rank less 1 of features that differ by rounding alone."""
 LEVEL, SUCCESSION = 0.05, 2
@@ -40,6 +42,8 @@ class Progress:
     """Digests of the labelled images, if any."""
     rank: float
     """Effective rank at the start."""
+    nats: float
+    """What an answer tells of its image, at the start."""
     hits: list[Tensor]
     """Of each half of the labelled images those named rightly, true `n`: at the start; at best."""
     best: list[Tensor]
@@ -56,8 +60,10 @@ class Watch(BestCheckpoint):
 
     The task has `teacher_answers(images b c h w)`: features `b d` and probabilities of prototypes
     `b k`. Every 25 steps the run ends if the effective rank of 1,024 images, less 1, is below a
-    quarter of its start, or one prototype has more than 0.99 of the mean probabilities. The last
-    look with half of the rank is kept, and the end of a run that was not ended.
+    quarter of its start, one prototype has more than 0.99 of the mean probabilities, or the answers
+    to all images are alike: their mutual information with the images is below 0.1 nats and a
+    quarter of its start. The last look with half of the rank is kept, and the end of a run that was
+    not ended.
 
     With a yardstick it also ends if fewer labelled images are named rightly by their neighbours
     than at the start, at a level of 0.05 / looks, at two looks in succession. The best look, the
@@ -113,15 +119,17 @@ class Watch(BestCheckpoint):
         self.on_train_batch_start(trainer, pl_module)  # of the next step, if there is one
 
     def _examine(self, trainer: Trainer, module: Any, step: int, *, look: bool) -> None:
-        def answers(images: Tensor) -> tuple[Tensor, Tensor]:
+        def answers(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             pixels = data.preprocess.normalize(images.to(module.device))
             with torch.inference_mode(), trainer.precision_plugin.forward_context():
                 features, probabilities = module.teacher_answers(pixels)
-            return features.float(), probabilities.float().sum(0, keepdim=True)
+            spread = torch.special.entr(probabilities.float())
+            return features.float(), probabilities.float().sum(0, keepdim=True), spread.sum(-1)
 
         data: Any = counting_data(trainer)
-        features, masses = joined(map(answers, self._crops))
-        rank, share = effective_rank(features), float(masses.sum(0).max()) / len(features)
+        features, sums, entropies = joined(map(answers, self._crops))
+        rank, mean = effective_rank(features), sums.sum(0) / len(features)
+        share, nats = float(mean.max()), float(torch.special.entr(mean).sum() - entropies.mean())
         if self.progress is None and rank - 1 < EQUAL:
             raise UserError(
                 f"the features of {len(features)} images of train are equal, or not finite: they "
@@ -130,9 +138,9 @@ class Watch(BestCheckpoint):
         hits, digests = [], {}
         if look and self._yardstick is not None:
             hits, digests = self._yardstick.hits(answers), self._yardstick.data.digests
-        self.progress = self.progress or Progress(digests, rank, hits, hits)
+        self.progress = self.progress or Progress(digests, rank, nats, hits, hits)
         self.progress.step = step
-        scores = {"effective_rank": rank, "prototype_share": share}
+        scores = {"effective_rank": rank, "prototype_share": share, "answer_nats": nats}
         scores |= {"yardstick/knn": float(hits[0].double().mean())} if hits else {}
         for logger in trainer.loggers if step else ():
             logger.log_metrics(scores, step - 1)  # the row of the step that has just ended
@@ -142,6 +150,10 @@ class Watch(BestCheckpoint):
             reason = f"the effective rank of the features fell {was}, by more than 3/4 towards 1"
         elif share > ALONE and step >= EVERY:  # random weights may begin so, until centred
             reason = f"one prototype has {share:.3f} of the teacher's mean probabilities"
+        elif nats < min(ALIKE, COLLAPSED * self.progress.nats):
+            was = f"their information on it fell from {self.progress.nats:.2g} nats to {nats:.2g}"
+            advice = "lower the temperatures of model.teacher, or the rate"
+            reason = f"the teacher's answers no longer depend on the image ({was}): {advice}"
         elif look:
             reason = self._look(trainer, self.progress, scores, hits)
         if reason is not None:

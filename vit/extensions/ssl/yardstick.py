@@ -16,8 +16,8 @@ from vit.errors import UserError
 from vit.extensions.evaluation.knn import leave_one_out
 from vit.training.parts import from_all_processes
 
-Answers = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Images of a loader `b c h w` -> features `b d`, and sums of probabilities `1 k`."""
+Answers = Callable[[Tensor], tuple[Tensor, ...]]
+"""Images of a loader `b c h w` -> features `b d`, first of all."""
 
 
 class Yardstick:
