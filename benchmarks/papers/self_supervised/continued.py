@@ -34,6 +34,7 @@ SIZES = {
     "--data.crops.local": 4,
     "--data.crops.local_size": 28,
     "--model.heads.prototypes": 4_096,
+    "--model.teacher.momentum": 0.99,  # the run is short
     "--data.batch_size": 64,
 }
 SMALL = {"--model.heads.prototypes": 64, "--data.batch_size": 2}

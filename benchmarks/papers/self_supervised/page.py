@@ -1,4 +1,4 @@
-"""Writes the table of looks of docs/pretraining.md.
+"""Writes the tables of looks and of fresh heads of docs/pretraining.md.
 
 python -m benchmarks.papers.self_supervised.page
 """
@@ -37,6 +37,27 @@ def looks(rows: list[dict[str, Any]]) -> str:
     return table(["images", "accuracy, points", *HEAD.values()], cells)
 
 
+def heads(content: dict[str, Any]) -> str:
+    """Information and loss of fresh heads by temperature, centring and rate."""
+    cells = [
+        [
+            " to ".join(dict.fromkeys(f"{row[n]:g}" for n in ("first_temperature", "temperature"))),
+            row["centring"],
+            f"{row['rate']:g}",
+            f"{row['after']:.2f}",
+            f"{row['loss']:.2f}",
+        ]
+        for row in content["rows"]
+    ]
+    starts = {row["centring"]: f"{row['before']:.2f}" for row in content["rows"]}
+    start = ", ".join(f"{value} ({name})" for name, value in starts.items())
+    head = ["teacher's temperature", "centring", "rate", f"nats; at the start {start}"]
+    return table([*head, f"loss; uniform {content['uniform_loss']:.2f}"], cells)
+
+
 if __name__ == "__main__":
-    content = load("papers/self_supervised/looks")
-    raise SystemExit(generate(PAGE, filled(PAGE, looks=looks(content["rows"]))))
+    tables = {
+        "looks": looks(load("papers/self_supervised/looks")["rows"]),
+        "heads": heads(load("papers/self_supervised/heads")),
+    }
+    raise SystemExit(generate(PAGE, filled(PAGE, **tables)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.lib.pages import load
 from tests.command import Vit, saved
 from tests.extensions.ssl.trainings import pictures
 from vit.recipes import find_recipe, read_options
@@ -70,11 +71,24 @@ def test_the_rate_of_a_continued_training_is_that_of_its_rule() -> None:
     options = read_options(find_recipe("pretrain/dinov2_continue"))
     rate = value(options, "model.optimizer.init_args.lr")
     assert rate == pytest.approx(2e-5 * math.sqrt(value(options, "data.batch_size") / 256))
-    # Fresh heads have half of the official rate at this batch.
-    heads = rate * value(options, "model.pace.heads")
-    assert heads == pytest.approx(0.5 * 0.004 * math.sqrt(64 / 1024))
 
 
+def test_fresh_heads_of_small_batches_are_taught_so_that_answers_depend_on_the_image() -> None:
+    options, toy = (
+        read_options(find_recipe(f"pretrain/{n}")) for n in ("dinov2_continue", "dino_toy")
+    )
+    teacher = value(options, "model.teacher")
+    assert [teacher[name] for name in SHARPNESS] == [toy["model"]["teacher"][n] for n in SHARPNESS]
+    rate = value(options, "model.optimizer.init_args.lr") * value(options, "model.pace.heads")
+    gains = {
+        row["rate"]: row["after"] / row["before"]
+        for row in load("papers/self_supervised/heads")["rows"]
+        if all(row[name] == teacher[name] for name in SHARPNESS)
+    }
+    assert gains[round(rate, 9)] == max(gains.values()) > 1
+
+
+SHARPNESS = ("centring", "first_temperature", "temperature")
 SMALL = ("--data.batch_size=4", "--data.loading.num_workers=0", "--trainer.accelerator=cpu",
          "--trainer.precision=32-true", "--steps=3", "--trainer.log_every_n_steps=1")  # fmt: skip
 

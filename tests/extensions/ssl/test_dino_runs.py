@@ -83,7 +83,8 @@ DEATHS: tuple[tuple[Any, str, int], ...] = (
 @pytest.mark.parametrize("processes", [1, 2])
 def test_interruptions_change_nothing(processes: int, home: Path, fit: Any) -> None:
     whole, parts = f"whole{processes}", f"parts{processes}"
-    options = (*STEPS, "--model.yardstick=labelled", "--model.looks=4")
+    watched = ("--model.yardstick=labelled", "--model.looks=4", "--model.teacher.centring=centre")
+    options = (*STEPS, *watched)
     assert fit(processes, whole, *options) == [0] * processes
     # An epoch of five steps is saved at its end; heads alone learn in the first three.
     for death in DEATHS:

@@ -15,6 +15,7 @@ PANELS = {
     "Accuracy": ("train/acc1", "val/acc1", "val/acc5", "val/constant_acc1"),
     "mAP and F1": ("val/map", "val/f1"),
     "Effective rank": ("effective_rank",),
+    "Information of answers on images, nats": ("answer_nats",),
     "Named by neighbours": ("yardstick/knn",),
     "Learning rate": ("lr",),
 }
