@@ -23,8 +23,8 @@ TOY = (
 # Thirty times the rate of the recipe; and nothing that holds the features together.
 FAST = ("--model.optimizer.lr=0.03", "--model.schedule.warmup_steps=5")
 FREE = ("--model.koleo=0", "--model.teacher.momentum=0.5", "--trainer.gradient_clip_val=null")
-ALIKE = r"the teacher's answers no longer depend on the image \(their information on it fell from "
-ALIKE += r"(\S+) nats to (\S+)\): lower the temperatures of model.teacher, or the rate"
+ALIKE = r"the teacher's answers no longer depend on the image \((\S+) nats on it, now "
+ALIKE += r"(\S+)\): lower the temperatures of model.teacher, or the rate"
 RANK = r"the effective rank of the features fell from (\S+) at the start to (\S+), by more than .*"
 
 

@@ -52,9 +52,9 @@ def counted_step(task: str, config: ModelConfig, recipe: dict[str, Any]) -> Task
         module.training_loss(batch).backward()
     with seeded(0), dynamic, kept_by_autograd(module) as storages, OfCuda("bf16"):
         module.training_loss(batch)
-    kept = Activations(saved=sum(each.nbytes() for each in storages) // IMAGES)
+    activations = Activations(saved=sum(each.nbytes() for each in storages) // IMAGES)
     held = sum(p.numel() * (4 + (2 + 4 + 8) * p.requires_grad) for p in module.parameters())
-    return TaskStep(counter.get_total_flops() // IMAGES, kept, held)
+    return TaskStep(counter.get_total_flops() // IMAGES, activations, held)
 
 
 def _batch(source: Any, options: dict[str, Any]) -> list[Tensor]:

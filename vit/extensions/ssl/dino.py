@@ -163,8 +163,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         return [*super().guards(), Watch(self.yardstick, self.looks)]
 
     def teacher_answers(self, images: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
-        """Class tokens `b d` and their probabilities `b k` at the first temperature, for the
-        watch, which compares them over the run."""
+        """Class tokens `b d`, and probabilities `b k` at the first temperature, for the watch."""
         tokens = self._tokens(self.model, images)[0]
         return tokens, self._probabilities(self.teacher_heads[0](tokens), self.class_centre, 0)
 

@@ -23,11 +23,10 @@ from vit.weights.archives import BEST
 
 EVERY, CROPS = 25, 1_024
 """Steps between two measurements of the effective rank, and training images that it is of."""
-COLLAPSED, HEALTHY, ALONE = 1 / 4, 1 / 2, 0.99
+COLLAPSED, HEALTHY, ALONE, ALIKE = 1 / 4, 1 / 2, 0.99, 0.1
 """Shares: of the start's rank less 1, that of equal features, below which a run ends and from which
-on weights are kept; of the mean probabilities, above which one prototype has taken all."""
-ALIKE = 0.1
-"""Nats of information of an answer on its image: below this and COLLAPSED, a run ends."""
+on weights are kept; of the mean probabilities, above which one prototype has taken all. Nats of
+information of an answer on its image: below, and below COLLAPSED of the start's, a run ends."""
 EQUAL = 1e-3
 """Rank less 1 of features that differ by rounding alone."""
 LEVEL, SUCCESSION = 0.05, 2
@@ -60,10 +59,9 @@ class Watch(BestCheckpoint):
 
     The task has `teacher_answers(images b c h w)`: features `b d` and probabilities of prototypes
     `b k`. Every 25 steps the run ends if the effective rank of 1,024 images, less 1, is below a
-    quarter of its start, one prototype has more than 0.99 of the mean probabilities, or the answers
-    to all images are alike: their mutual information with the images is below 0.1 nats and a
-    quarter of its start. The last look with half of the rank is kept, and the end of a run that was
-    not ended.
+    quarter of its start, one prototype has more than 0.99 of the mean probabilities, or the mutual
+    information of answers and images is below 0.1 nats and a quarter of its start. The last look
+    with half of the rank is kept, and the end of a run that was not ended.
 
     With a yardstick it also ends if fewer labelled images are named rightly by their neighbours
     than at the start, at a level of 0.05 / looks, at two looks in succession. The best look, the
@@ -144,17 +142,8 @@ class Watch(BestCheckpoint):
         scores |= {"yardstick/knn": float(hits[0].double().mean())} if hits else {}
         for logger in trainer.loggers if step else ():
             logger.log_metrics(scores, step - 1)  # the row of the step that has just ended
-        reason = None
-        if rank - 1 < COLLAPSED * (self.progress.rank - 1):
-            was = f"from {self.progress.rank:.1f} at the start to {rank:.1f}"
-            reason = f"the effective rank of the features fell {was}, by more than 3/4 towards 1"
-        elif share > ALONE and step >= EVERY:  # random weights may begin so, until centred
-            reason = f"one prototype has {share:.3f} of the teacher's mean probabilities"
-        elif nats < min(ALIKE, COLLAPSED * self.progress.nats):
-            was = f"their information on it fell from {self.progress.nats:.2g} nats to {nats:.2g}"
-            advice = "lower the temperatures of model.teacher, or the rate"
-            reason = f"the teacher's answers no longer depend on the image ({was}): {advice}"
-        elif look:
+        reason = _collapse(self.progress, rank, share, nats)
+        if look and reason is None:
             reason = self._look(trainer, self.progress, scores, hits)
         if reason is not None:
             self.progress.ended = trainer.should_stop = True
@@ -192,6 +181,19 @@ class Watch(BestCheckpoint):
                 f"rightly at the start, {pair.after:,} by step {progress.kept_step:,}, the best: "
                 f"{0.0 - pair.drop:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
             )
+
+
+def _collapse(start: Progress, rank: float, share: float, nats: float) -> str | None:
+    """The reason to end a run whose features or answers have become alike."""
+    if rank - 1 < COLLAPSED * (start.rank - 1):
+        was = f"from {start.rank:.1f} at the start to {rank:.1f}"
+        return f"the effective rank of the features fell {was}, by more than 3/4 towards 1"
+    if share > ALONE and start.step >= EVERY:  # random weights may begin so, until centred
+        return f"one prototype has {share:.3f} of the teacher's mean probabilities"
+    if nats < min(ALIKE, COLLAPSED * start.nats):
+        was = f"no longer depend on the image ({start.nats:.2g} nats on it, now {nats:.2g})"
+        return f"the teacher's answers {was}: lower the temperatures of model.teacher, or the rate"
+    return None
 
 
 def is_worse(pair: Paired, looks: int) -> bool:
