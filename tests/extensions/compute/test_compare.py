@@ -39,7 +39,7 @@ def rows(vit: Vit, *args: object) -> list[dict[str, Any]]:
 def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Path:
     """What `vit fit` leaves behind of a tiny model that saw a thousand images."""
     metrics = {"test/loss": 1.0} if accuracy is None else {"test/acc1": accuracy, "val/acc1": 0.5}
-    summary = {"model": TINY.to_dict(), "images_seen": 1000, "metrics": metrics, "finished": True}
+    summary = {"model": TINY.to_dict(), "images_seen": 1000, "metrics": metrics}
     (folder / "model").mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary))
     description = {"model": TINY.to_dict(), "extra": {"recipe": recipe}}

@@ -50,6 +50,7 @@ OFFICIAL: dict[str, Any] = {
     "trainer.max_steps": EPOCHS * STEPS_OF_EPOCH,
     "trainer.gradient_clip_val": 3.0,
 }
+SHARPNESS = ("centring", "first_temperature", "temperature")
 
 
 def value(options: Any, name: str) -> Any:
@@ -88,7 +89,6 @@ def test_fresh_heads_of_small_batches_are_taught_so_that_answers_depend_on_the_i
     assert gains[round(rate, 9)] == max(gains.values()) > 1
 
 
-SHARPNESS = ("centring", "first_temperature", "temperature")
 SMALL = ("--data.batch_size=4", "--data.loading.num_workers=0", "--trainer.accelerator=cpu",
          "--trainer.precision=32-true", "--steps=3", "--trainer.log_every_n_steps=1")  # fmt: skip
 

@@ -110,8 +110,7 @@ def _model(model: Candidate) -> Row:
 
 
 def _training(training: Training) -> Row:
-    """The operations of a training, beside the paper's figures if it has any, and the memory of a
-    task's own step."""
+    """Operations of a training, beside the paper's figures, and the memory of a task's step."""
     row = {
         **_model(training.model),
         "training_flops": training.image_flops,

@@ -96,13 +96,13 @@ class Attention(torch.autograd.Function):
 
 
 class OfCuda(TorchFunctionMode):
-    """Keeps on the meta device what a GPU keeps in fp32 or bf16 (mixed): autocast runs norms in
-    float32 and products in bfloat16, attention is fused, and a mask of dropout has one byte per
-    element."""
+    """Keeps on the meta device what a GPU keeps in fp32 or bf16 (mixed): norms are in float32,
+    products in bfloat16, attention is fused, and a mask of dropout has one byte per element."""
 
     def __init__(self, precision: str) -> None:
         super().__init__()
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.copies: dict[Tensor, Tensor] = {}  # of parameters, each made once
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -125,10 +125,7 @@ class OfCuda(TorchFunctionMode):
             return value
         if not isinstance(value, nn.Parameter):
             return value.to(self.dtype)
-        # Its copy is counted with the weights: here it shares their storage.
-        storage, copy = value.untyped_storage(), torch.empty(0, dtype=self.dtype, device="meta")
-        shared = copy.set_(storage, 0, value.shape, value.stride())  # pyright: ignore
-        return shared.requires_grad_(value.requires_grad)
+        return self.copies.setdefault(value, value.to(self.dtype))
 
 
 def counted_activations(
@@ -151,8 +148,10 @@ def counted_activations(
                 )
         F.cross_entropy(model(images).float(), torch.zeros(BATCH, dtype=torch.long, device="meta"))
     saved = _per_image(storages)
-    once = max(sum(storage.nbytes() for storage in storages) - saved * BATCH, 0)
-    return Activations(saved=saved, recomputed=max(units), once=once)
+    once = sum(storage.nbytes() for storage in storages) - saved * BATCH
+    if precision == "bf16":  # copies, which are counted with the weights
+        once -= 2 * sum(p.numel() for p in model.parameters())
+    return Activations(saved=saved, recomputed=max(units), once=max(0, once))
 
 
 def _per_image(storages: Sequence[torch.UntypedStorage]) -> int:

@@ -50,11 +50,12 @@ def counted_step(task: str, config: ModelConfig, recipe: dict[str, Any]) -> Task
     dynamic = assuming(meta_nonzero_assume_all_nonzero=True)
     with seeded(0), dynamic, counting() as counter:  # the same masks each time
         module.training_loss(batch).backward()
-    with seeded(0), dynamic, kept_by_autograd(module) as storages, OfCuda("bf16"):
+    with seeded(0), dynamic, kept_by_autograd(module) as storages, OfCuda("bf16") as gpu:
         module.training_loss(batch)
-    activations = Activations(saved=sum(each.nbytes() for each in storages) // IMAGES)
+    copies = {copy.untyped_storage()._cdata for copy in gpu.copies.values()}
+    saved = sum(each.nbytes() for each in storages if each._cdata not in copies) // IMAGES
     held = sum(p.numel() * (4 + (2 + 4 + 8) * p.requires_grad) for p in module.parameters())
-    return TaskStep(counter.get_total_flops() // IMAGES, activations, held)
+    return TaskStep(counter.get_total_flops() // IMAGES, Activations(saved=saved), held)
 
 
 def _batch(source: Any, options: dict[str, Any]) -> list[Tensor]:

@@ -234,9 +234,11 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
     """
     folder = Path(path).expanduser()
     summary = read_summary(folder)
-    if summary.get("finished") is not True:
-        raise UserError(f"{path} is not the directory of a finished run of `vit fit`")
-    config, metrics = config_from_dict(summary["model"]), summary["metrics"]
+    try:
+        config, metrics = config_from_dict(summary["model"]), summary["metrics"]
+        images = float(summary["images_seen"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not the directory of a finished run of `vit fit`") from error
     content = read_json(folder / "model" / "config.json")
     recipe: dict[str, Any] = (content.get("extra") or {}).get("recipe") or {}
     model, data = recipe.get("model") or {}, recipe.get("data") or {}
@@ -249,5 +251,4 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
         "pretrained": model.get("pretrained") is not None,
     }
     network = from_config(describe(config), config)
-    images = float(summary["images_seen"])
     return Training(model=network, images=images, frozen=_frozen(model)), fields
