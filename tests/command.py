@@ -101,8 +101,8 @@ def saved(
 ) -> Path:
     """A ViT of one layer for 16 x 16 pixels, with random weights and a head for the classes."""
     torch.manual_seed(seed)
-    sizes |= {"num_classes": len(classes or ()), "image_size": 16, "patch_size": 8, "depth": 1}
-    net: Any = package.create_model("vit_ti16", width=24, mlp_dim=48, num_heads=2, **sizes)
+    usual = {"num_classes": len(classes or ()), "image_size": 16, "patch_size": 8, "depth": 1}
+    net: Any = package.create_model("vit_ti16", width=24, mlp_dim=48, num_heads=2, **usual | sizes)
     if classes:
         torch.nn.init.normal_(net.head.weight)
     steps = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()

@@ -46,6 +46,7 @@ from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, version
 from vit.models.zoo import ModelConfig, build_model, model_config
 from vit.training.optimizers.param_groups import param_groups
 from vit.weights.building import build_empty
+from vit.writing import write_text
 
 __all__ = [
     "ROOT",
@@ -354,7 +355,7 @@ def save(content: Any, path: Path | None) -> None:
     """Writes a results file, if there is one to write."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def publish(content: Any, options: argparse.Namespace, name: str | None) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from scipy.stats import linregress, t
@@ -27,6 +28,8 @@ from vit.runs.options import Options
 QUIET = ("--trainer.enable_progress_bar", "false", "--data.loading.num_workers", "0")
 SEEN, NOT_SEEN, NOISE = "seen", "not seen", "within noise"
 ONE_SEED, NO_SEED = "one seed", "not complete"
+EVERY = 30.0
+"""Seconds from one count of a run's CPU time to the next."""
 
 
 def arguments(doc: str | None, steps: int) -> argparse.ArgumentParser:
@@ -71,6 +74,8 @@ def trained(arguments: list[str], folder: Path) -> dict[str, Any]:
 def counted(folder: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
     """Adds the CPU seconds of its body to `cpu_seconds`, which is kept in FOLDER.json.
 
+    They are written every half minute too: a process that is killed has used them.
+
     SystemExit if the folder was made with other arguments.
     """
     note = folder.parent / f"{folder.name}.json"
@@ -79,14 +84,26 @@ def counted(folder: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
         known = json.loads(note.read_text(encoding="utf-8"))
     if known["arguments"] != arguments:
         raise SystemExit(f"{folder} was made with other options; choose another --runs")
-    save(known, note)
-    began = time.process_time()
+    earlier, began, ended = known["cpu_seconds"], time.process_time(), Event()
+
+    def write() -> None:
+        known["cpu_seconds"] = earlier + time.process_time() - began
+        save(known, note)
+
+    def watch() -> None:
+        while not ended.wait(EVERY):
+            write()
+
+    write()
+    clock = Thread(target=watch, daemon=True)
+    clock.start()
     try:
         with signals.handled():
             yield known
     finally:
-        known["cpu_seconds"] += time.process_time() - began
-        save(known, note)
+        ended.set()
+        clock.join()
+        write()
 
 
 def curve(folder: Path, name: str) -> list[float]:

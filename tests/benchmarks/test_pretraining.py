@@ -1,4 +1,4 @@
-"""The laboratory of pre-training: its draws, its quick run and the cost of mask tokens."""
+"""The laboratories of pre-training: draws, quick runs and the cost of mask tokens."""
 
 import csv
 import json
@@ -11,6 +11,10 @@ import pytest
 from benchmarks.papers.pretraining import cost as mae_cost
 from benchmarks.papers.pretraining import page
 from benchmarks.papers.pretraining import run as script
+from benchmarks.papers.self_supervised import continued
+from benchmarks.papers.self_supervised import page as dino_page
+from benchmarks.papers.self_supervised import run as dino
+from tests.command import saved
 
 
 def test_the_quick_run_is_complete_and_is_not_made_twice(
@@ -54,3 +58,28 @@ def test_the_cost_of_mask_tokens_is_counted_and_timed() -> None:
     assert row["model"] == "vit_b16" and row["seconds"] > 0
     assert row["operations_ratio"] > 1.3
     assert row["ratio_min"] == row["ratio"] == row["ratio_max"] > 0
+
+
+def test_dino_is_trained_beside_the_others_in_its_time(noise: Callable[..., Path]) -> None:
+    pictures = noise("abc")
+    words = ["--quick", "--data", str(pictures), "--runs", str(pictures.parent / "runs")]
+    content = dino.main([*words, "--steps", "2", "--seeds", "1"])
+    rows = {row["arm"]: row for row in content["rows"]}
+    assert list(rows) == [dino.RANDOM, dino.TEACHER, dino.STUDENT, *dino.OTHERS]
+    assert rows[dino.STUDENT]["cpu_seconds"] == rows[dino.TEACHER]["cpu_seconds"] > 0
+    assert rows[dino.RANDOM]["cpu_seconds"] == rows[dino.RANDOM]["steps"] == 0
+    for row in rows.values():
+        scores = [row[f"{kind}, {layer}"] for kind in dino_page.KINDS for layer in dino_page.LAYERS]
+        assert all(0 <= score <= 100 for score in scores)
+    assert dino_page.equal_time(content).count("one seed") == 4
+
+
+def test_weights_are_trained_on_and_scored_before_and_after(noise: Callable[..., Path]) -> None:
+    pictures = noise("abcdefgh")
+    weights = saved(pictures.parent / "weights", patch_size=14, image_size=56)
+    words = ["--quick", "--data", str(pictures), "--runs", str(pictures.parent / "runs")]
+    words += ["--weights", str(weights), "--steps", "10"]
+    content = continued.main([*words, "--seeds", "1"])
+    assert [(row["seed"], row["steps"]) for row in content["rows"]] == [(None, 0), (0, 10)]
+    assert content["rows"][1]["cpu_seconds"] > 0
+    assert dino_page.continued(content).count("| one seed |") == len(dino_page.SCORES)

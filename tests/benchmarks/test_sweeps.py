@@ -92,6 +92,24 @@ def test_a_sweep_is_trained_once(
         script(data_size, *options, "--", "--data.batch_size", "32")
 
 
+def test_a_killed_process_has_used_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "EVERY", 0.01)
+    folder = tmp_path / "run"
+
+    def noted() -> float:
+        return json.loads((tmp_path / "run.json").read_text())["cpu_seconds"]
+
+    with sweep.counted(folder, []):
+        while noted() < 0.2:
+            pass
+    first = noted()
+    with sweep.counted(folder, []):
+        assert first <= noted() < first + 5
+    assert noted() >= first >= 0.2
+
+
 def test_the_ablations_run(pictures: Path, script: Callable[..., Any]) -> None:
     content = script(ablations, "--quick", "--data", pictures, "--runs", pictures.parent / "runs")
     assert [row["sweep"] for row in content["rows"]] == ["head", "optimizer"]

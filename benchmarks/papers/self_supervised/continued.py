@@ -37,7 +37,7 @@ SIZES = {
     "--model.teacher.momentum": 0.99,  # the run is short
     "--data.batch_size": 64,
 }
-SMALL = {"--model.heads.prototypes": 64, "--data.batch_size": 2}
+SMALL = {"--model.heads.prototypes": 64, "--model.heads.hidden": 16, "--data.batch_size": 2}
 LOOKS = 5
 YARDSTICK = slice(400, 600)
 """Images of each class of test, behind those of the scores."""

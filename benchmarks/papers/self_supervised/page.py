@@ -1,11 +1,17 @@
-"""Writes the tables of looks and of fresh heads of docs/pretraining.md.
+"""Writes the tables of looks, of fresh heads and of dino beside the others of docs/pretraining.md.
 
 python -m benchmarks.papers.self_supervised.page
 """
 
+import statistics
+from collections.abc import Sized
+from textwrap import fill
 from typing import Any
 
-from benchmarks.lib.pages import ROOT, filled, generate, load, table
+from benchmarks.lib.harness import Rows
+from benchmarks.lib.pages import ROOT, filled, generate, load, over, results_path, table
+from benchmarks.lib.sweep import by_seed, interval, minus, verdict
+from benchmarks.papers.self_supervised.run import OTHERS, RANDOM, STUDENT, TEACHER
 
 PAGE = ROOT / "docs" / "pretraining.md"
 HEAD = {
@@ -14,6 +20,11 @@ HEAD = {
     "paired": "paired 95 % interval, once",
     "own interval": "95 % interval of the start, once",
 }
+KINDS = ("neighbours", "logistic")
+LAYERS = {"pooled": "class token", "patches": "patches"}
+SCORES = {f"{k}, {layer}": f"{k}, {LAYERS[layer]}" for k in KINDS for layer in LAYERS}
+"""Names in the results file, and in the tables."""
+COSTS = {"steps": "steps", "crops": "crops", "cpu_seconds": "CPU s"}
 
 
 def course(row: dict[str, Any]) -> str:
@@ -55,9 +66,70 @@ def heads(content: dict[str, Any]) -> str:
     return table([*head, f"loss; uniform {content['uniform_loss']:.2f}"], cells)
 
 
+def counted(seeds: Sized) -> str:
+    return f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+
+
+def equal_time(content: dict[str, Any]) -> str:
+    """A row for each objective: scores, and neighbours above those of random weights."""
+    rows: Rows = content["rows"]
+    s, first = content["settings"]["setting"], next(iter(SCORES))
+    base = by_seed(rows, lambda row: row[first], arm=RANDOM)
+    lines = []
+    for arm in (RANDOM, STUDENT, TEACHER, *OTHERS):
+        these = [row for row in rows if row["arm"] == arm]
+        gains = minus(by_seed(rows, lambda row: row[first], arm=arm), base)
+        against = ["-"] * 2 if arm == RANDOM else [interval(gains), verdict(gains)]
+        cost = [f"{statistics.mean(row[n] for row in these):,.0f}" for n in COSTS]
+        values = [over([row[name] for row in these]) for name in SCORES]
+        lines.append([arm, *values, *against, *cost])
+    steps, cpu = content["settings"]["steps"], content["hardware"]["cpu"]
+    text = (
+        f'The encoder of "In miniature" below, {s["batch"]} images of CIFAR-10 (JPEG) per step. '
+        f"`dino_toy`, with two global and two local crops, learns {steps:,} steps; the others as "
+        f"many as fit into its CPU time, on one thread of a shared {cpu}. Accuracy in % on "
+        f"{s['test_per_class'] * 10:,} test images from the frozen class token or the mean of the "
+        f"patches, with the labels of 10 % of train: {s['neighbours']} neighbours, and logistic "
+        f"regression. {counted(base)}; ± is the standard deviation over the seeds, behind a "
+        "difference half of its 95 % interval."
+    )
+    above = f"{SCORES[first]}: over random weights"
+    head = ["objective", *SCORES.values(), above, "", *COSTS.values()]
+    return f"{fill(text, 118)}\n\n{table(head, lines)}"
+
+
+def continued(content: dict[str, Any]) -> str:
+    """Scores of published weights and of those trained on, and their differences."""
+    start, *rows = content["rows"]
+    sizes = content["settings"]["sizes"]
+    lines = []
+    for name, label in SCORES.items():
+        gains = [row[name] - start[name] for row in rows]
+        values = over([row[name] for row in rows])
+        lines.append([label, f"{start[name]:.1f}", values, interval(gains), verdict(gains)])
+    steps = content["settings"]["steps"]
+    best = ", ".join(f"{row['kept']:,}" for row in rows)
+    hours = statistics.mean(row["cpu_seconds"] for row in rows) / 3600
+    text = (
+        "A ViT-S/14 of DINOv2's training, tuned for saliency since, at "
+        f"{sizes['--data.image_size']} pixels, trained on with the 50,000 images of CIFAR-10 "
+        "(JPEG) by `dinov2_continue`: "
+        f"{steps:,} steps of {sizes['--data.batch_size']} images, {sizes['--data.crops.local']} "
+        f"local crops of {sizes['--data.crops.local_size']} pixels, "
+        f"{sizes['--model.heads.prototypes']:,} prototypes, a momentum from "
+        f"{sizes['--model.teacher.momentum']}, {hours:.1f} CPU hours per seed. Nothing was "
+        f"chosen by these images. The yardstick kept the weights of step {best}. Accuracy in %, "
+        f"{counted(rows)}; ± as above."
+    )
+    return f"{fill(text, 118)}\n\n{table(['', 'before', 'after', 'points', ''], lines)}"
+
+
 if __name__ == "__main__":
     tables = {
         "looks": looks(load("papers/self_supervised/looks")["rows"]),
         "heads": heads(load("papers/self_supervised/heads")),
     }
+    if results_path("papers/self_supervised/results").is_file():
+        tables["equal_time"] = equal_time(load("papers/self_supervised/results"))
+        tables["continued"] = continued(load("papers/self_supervised/continued"))
     raise SystemExit(generate(PAGE, filled(PAGE, **tables)))
