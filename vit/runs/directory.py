@@ -48,8 +48,7 @@ class RunDirectory:
     step: int | None = None
     """Optimizer steps taken at the checkpoint."""
     finished: bool = False
-    """The run has ended, and the command asks at most for more training; without a checkpoint, for
-    nothing."""
+    """It has ended, and the command asks for more training, or without a checkpoint for nothing."""
     saved: Record = field(default_factory=Record)
     """Content of the checkpoint without the values of tensors, in the first process; else empty."""
     begun: bool = False

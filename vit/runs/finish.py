@@ -71,9 +71,10 @@ def finish(
         (run.folder / FILE).unlink(missing_ok=True)
     else:
         _write_predictions(run.folder, split or "none", model, predictions)
+    facts["headline"] = headline(model, split or "none", scores, predictions)
     summary = {"finished": True, "metrics": metrics, "split": split or "none", **facts}
     write_json(run.folder / SUMMARY, {**summary, "checkpoint": best, **figures})
-    return headline(model, split or "none", scores, predictions)
+    return facts["headline"]
 
 
 def _write_predictions(folder: Path, split: str, model: Module, predictions: Predictions) -> None:
@@ -164,7 +165,7 @@ def headline(
 ) -> str:
     """The main score."""
     if split == "none":
-        return "not scored: no images for it, or --final_split none"
+        return model.unscored
     if not metrics:
         return f"{split} not scored"
     if predictions is None:

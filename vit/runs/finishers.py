@@ -24,13 +24,14 @@ class Finisher(Protocol):
         ...
 
 
-def finish_rest(run: Path, *, again: bool = False) -> None:
+def finish_rest(run: Path, *, again: bool = False) -> str:
     """Calls the finishers that are not done, or `again` all of them; summary.json records each.
 
-    A failure is a note. Stopped after a signal, which leaves the run finished.
+    A failure is a note. Returns the run's main result. Stopped after a signal, which leaves the run
+    finished.
     """
     if not is_first_process():
-        return
+        return ""
     states: Record = {} if again else read_summary(run).get("finishers") or {}
     command = f"`vit report {shlex.quote(str(run))}`"
     try:
@@ -47,6 +48,7 @@ def finish_rest(run: Path, *, again: bool = False) -> None:
         stop.announced = True
         say(f"stopped; {run} is finished, and {command} makes the rest")
         raise stop from error
+    return f"{read_summary(run).get('headline', '')}"
 
 
 def _state(row: str, run: Path) -> str:

@@ -48,8 +48,8 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
     """
     with RunDirectory.open(options) as run:
         if run.finished and run.checkpoint is None:
-            finish_rest(run.folder)
-            return run, f"{run.folder} is finished; to train on, raise --epochs or --steps"
+            told = finish_rest(run.folder)
+            return run, f"{told}\n{run.folder} is finished; to train on, raise --epochs or --steps"
         data = options.data
         if run.checkpoint is not None:  # cut as it was then
             data.unseen_by(known_by(run.checkpoint, before=True))
@@ -169,5 +169,5 @@ def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     objective = sum(p.numel() for p in model.parameters() if p.requires_grad) - trained
     share += f", and {objective:,} of the objective" if objective else ""
     if not trained:  # a teacher, which follows what is trained
-        share = f" of what is saved; {objective:,} are trained beside them"
+        share = f" to save, which follow {objective:,} others that are trained"
     say(f"{total / 1e6:.1f} million parameters{share}; run directory {run.folder}")

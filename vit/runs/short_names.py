@@ -87,8 +87,8 @@ class Words:
         head, dot, class_name = name[2:].partition("class_weights.")
         option = "config" if name == "-c" else head.replace("-", "_") + dot + class_name
         if "." not in option and option not in {*SHORT, *WITHOUT_DOT}:
-            near = did_you_mean(option, [*SHORT, *WITHOUT_DOT])
-            raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
+            why = did_you_mean(option, [*SHORT, *WITHOUT_DOT]) or ": see `vit fit --help-all`"
+            raise UserError(f"there is no option --{option}{why}")
         if option in FLAGS:
             self.options.append((option, value if equals else None))
             return

@@ -133,6 +133,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Without val: logits and labels of training images, each by what was fitted without it."""
     held_out_by = "a head"
     """Name of what was fitted."""
+    unscored = "not scored: no images for it, or --final_split none"
     model: Network
     load_report: LoadReport | None
     val_metrics: Scores

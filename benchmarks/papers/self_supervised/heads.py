@@ -95,7 +95,8 @@ def learned(
     for step in range(steps):
         crops = tokens[step % len(tokens)]
         wanted, logits = answers(crops[:GLOBAL_CROPS], teaching.temperature_at(step, steps))
-        centre.update(logits)
+        centre.add(logits)
+        centre.move()
         outputs = student(crops.flatten(0, 1)).unflatten(0, crops.shape[:2])
         goals = wanted.unflatten(0, (GLOBAL_CROPS, -1))
         loss = class_token_loss(outputs, goals, teaching.student_temperature)

@@ -118,19 +118,13 @@ def centred_probabilities(logits: Tensor, centre: Tensor, temperature: float) ->
     return torch.stack([log_probabilities(row - centre, temperature).exp() for row in logits])
 
 
-def centres(
-    steps: Sequence[Tensor], momentum: float, weights: Sequence[Tensor] | None = None
-) -> list[Tensor]:
-    """The centre before the first step and after each: c = m c + (1 - m) mean of the step's rows.
-
-    `weights`: of the rows in the mean, for each step.
-    """
+def centres(steps: Sequence[Tensor], momentum: float) -> list[Tensor]:
+    """The centre at first and after each step: c = m c + (1 - m) mean of the rows."""
     result = [torch.zeros(steps[0].shape[1], dtype=torch.float64)]
-    for number, rows in enumerate(steps):
-        mass = [1.0] * len(rows) if weights is None else weights[number].tolist()
+    for rows in steps:
         mean = torch.zeros_like(result[0])
-        for row, share in zip(rows, mass, strict=True):
-            mean += row * share / sum(mass)
+        for row in rows:
+            mean += row / len(rows)
         result.append(momentum * result[-1] + (1 - momentum) * mean)
     return result
 

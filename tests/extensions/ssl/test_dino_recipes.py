@@ -112,6 +112,6 @@ def test_a_training_is_continued_from_an_encoder(vit: Vit, tmp_path: Path) -> No
     )  # fmt: skip
     assert done.status == 0, done.err
     assert "loaded" in done.err and "train/gram" in (tmp_path / "run/metrics.csv").read_text()
-    assert " million parameters of what is saved; " in done.err
+    assert " million parameters to save, which follow " in done.err
     page = (tmp_path / "run/report.html").read_text()
     assert "vit knn run --data LABELLED" in page and "vit test" not in page

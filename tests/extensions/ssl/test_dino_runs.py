@@ -145,7 +145,7 @@ def test_what_is_saved_and_loaded_is_the_teacher_and_the_run_says_so(flat: Path,
         *TOY, "--steps=4", "--model.teacher.momentum=0.5", "--data.root", flat, "--run_dir=run"
     )
     assert done.status == 0, done.err
-    assert "model/ holds the teacher, the running average of the student" in done.err
+    assert "model/ holds the teacher; whether it is better than the start" in done.out
     state = last(Path("run"))["state_dict"]
     saved = load_file("run/model/model.safetensors")
     teacher, student = of(state, "model."), of(state, "student.")

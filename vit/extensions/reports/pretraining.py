@@ -15,8 +15,6 @@ from vit.extensions.reports.drawing import LIGHT, PIXEL_ART, new_figure, png, sv
 from vit.extensions.reports.report import SPLIT_NAMES, write_page
 from vit.writing import write_bytes
 
-COLUMNS = ("image", "seen", "predicted", "true")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
@@ -50,9 +48,11 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note
         colours = svg(figure, "Predicted and true colours")
     counts = ", ".join(f"{split} {n:,}" for split, n in summary["images"].items() if n)
     run = shlex.quote(str(run_dir))
-    score = ("Score it again", f"vit test {run}")
+    score, headline = ("Score it again", f"vit test {run}"), ("Result", "", summary["headline"])
     if loss is None:
         score = ("Score its features", f"vit knn {run} --data LABELLED")
+    else:
+        headline = (f"{SPLIT_NAMES[split]} loss", f"{loss:.4f}", note)
     write_page(
         run_dir,
         summary,
@@ -60,7 +60,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None, note
         summary["images"].get(split, 0),
         kind="training without labels",
         about=f"{summary['parameters']:,} parameters · images without labels: {counts}",
-        headline=None if loss is None else (f"{SPLIT_NAMES[split]} loss", f"{loss:.4f}", note),
+        headline=headline,
         colours=colours,
         caption=examples and examples.caption,
         commands=[
@@ -87,7 +87,7 @@ def mosaic(examples: Examples) -> Figure:
     axes.set_axis_off()
     axes.imshow(picture, interpolation="nearest" if side < PIXEL_ART else "antialiased")
     for block in range(across):
-        for at, name in enumerate(COLUMNS):
+        for at, name in enumerate(("image", "seen", "predicted", "true")):
             left = block * (strips.shape[2] + 2 * gap) + at * (side + gap)
             style = {"ha": "center", "color": LIGHT.muted, "fontsize": 9}
             axes.text(left + side / 2, -side / 16, name, **style)

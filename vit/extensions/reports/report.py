@@ -34,7 +34,7 @@ METRIC_NAMES = {
 
 ELSEWHERE = (
     *("metrics", "classes", "command", "finished", "finishers", "unknown", "confidence"),
-    *("images", "parameters", "split"),
+    *("images", "parameters", "split", "headline"),
 )
 """Keys of summary.json that the page says elsewhere, or not at all."""
 SAID = {"score", "by size train images", "by size val images", "by size steps"}

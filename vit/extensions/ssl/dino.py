@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from vit.console import say
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.extensions.pretraining.block_masks import Masks, draw_masks
 from vit.extensions.pretraining.patch_prediction import check_encoder, mask_token
@@ -103,6 +102,8 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             raise UserError("crops are changed as RGB images; leave out data.channels")
         check_range("model.koleo", koleo, NOT_NEGATIVE)
         check_range("model.gram", gram, NOT_NEGATIVE)
+        if yardstick is not None:
+            _ = DinoData(root=yardstick).splits  # a mistake is said before weights are read
         super().__init__(facts.preprocess, optimizer, schedule, compile=compile)
         network, self.load_report = build_network(
             name, pretrained, architecture, facts, weights=weights, num_classes=0
@@ -145,9 +146,6 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
 
     def extra(self) -> dict[str, Any]:
         return {**super().extra(), "encoder": "teacher, the running average of the student"}
-
-    def merge(self) -> None:
-        say("model/ holds the teacher, the running average of the student")
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -210,8 +208,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
             terms["koleo"] = self.koleo * spread
         if anchored is not None:
             terms["gram"] = self.gram * gram_loss(outputs, anchored)
-        for name, value in terms.items():
-            self.log(f"train/{name}", value.detach(), batch_size=images)
+        self.log_dict({f"train/{n}": v.detach() for n, v in terms.items()}, batch_size=images)
         loss = torch.stack([*terms.values()]).sum()
         return loss + self._nothing() if alone else loss
 
@@ -226,8 +223,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
     def _answers(
         self, crops: Tensor, places: Tensor, step: int
     ) -> tuple[Float[Tensor, "2 b k"], Float[Tensor, "m k"], Tensor | None]:
-        """The teacher's probabilities for class tokens and masked patches; patches of the weights
-        at the start."""
+        """The teacher's probabilities for class tokens and masked patches; the anchor's patches."""
         tokens, outputs = self._tokens(self.model, crops)
         rows = (tokens, outputs.flatten(0, 1)[places])
         logits = self.teacher_heads[0](rows[0]), self.teacher_heads[-1](rows[1])
@@ -282,8 +278,7 @@ class Dino(NetworkTraining[VisionTransformer, SplitMetrics]):
         set_depth(self.student, None)
 
     def optimizer_step(self, *args: Any, **options: Any) -> None:
-        """The optimizer's step, after which teacher and centres follow, before anything is
-        saved."""
+        """After the step, teacher and centres follow, before anything is saved."""
         step = self.trainer.global_step
         super().optimizer_step(*args, **options)
         follow(

@@ -116,13 +116,10 @@ class Centre(nn.Module):
         return F.softmax((at_least_float32(logits) - self.centre) / temperature, dim=-1)
 
     @torch.no_grad()
-    def add(
-        self, logits: Float[Tensor, "*rows k"], weights: Float[Tensor, "*rows"] | None = None
-    ) -> None:
-        """Adds samples of this process to those of the next `move`; `weights`: by default equal."""
+    def add(self, logits: Float[Tensor, "*rows k"]) -> None:
+        """Adds samples of this process to those of the next `move`."""
         flat = at_least_float32(logits).flatten(0, -2)
-        parts = flat.new_ones(len(flat)) if weights is None else weights.to(flat.dtype).flatten()
-        sums = torch.cat([parts @ flat, parts.sum()[None]])
+        sums = torch.cat([flat.sum(0), flat.new_tensor([len(flat)])])
         self._sums = sums if self._sums is None else self._sums + sums
 
     @torch.no_grad()
@@ -134,13 +131,6 @@ class Centre(nn.Module):
         old = self.centre.to(sums.dtype)
         mean = torch.where(sums[-1] > 0, sums[:-1] / sums[-1], old)
         self.centre = old.lerp(mean, 1 - self.momentum)
-
-    def update(
-        self, logits: Float[Tensor, "*rows k"], weights: Float[Tensor, "*rows"] | None = None
-    ) -> None:
-        """`add` and `move`."""
-        self.add(logits, weights)
-        self.move()
 
 
 def at_least_float32(values: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from vit.extensions.evaluation.features import effective_rank
 from vit.extensions.reports.intervals import Paired
 from vit.extensions.serving.proof import paired
 from vit.extensions.ssl.yardstick import Yardstick, joined
+from vit.runs.lineage import note_seen
 from vit.seeds import seeded
 from vit.training.budget import step_budget
 from vit.training.counted_data import counting_data
@@ -51,7 +52,8 @@ class Progress:
     """The last one that was examined."""
     worse: int = 0
     """Looks in succession that were worse than the start."""
-    ended: bool = False
+    ended: str = ""
+    """Why the run ended early, if it did."""
 
 
 class Watch(BestCheckpoint):
@@ -99,9 +101,11 @@ class Watch(BestCheckpoint):
         if root is not None:
             self._yardstick = Yardstick(root, LEVEL / self.looks, data, trainer)
         if self.progress is not None:
-            trainer.should_stop |= self.progress.ended
+            trainer.should_stop |= bool(self.progress.ended)
             if self._yardstick is not None and self._yardstick.data.digests != self.progress.images:
                 raise UserError(f"the run began with other images in {root}; give those")
+        else:
+            say("the features at the start are measured before the first step")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object
@@ -136,6 +140,9 @@ class Watch(BestCheckpoint):
         hits, digests = [], {}
         if look and self._yardstick is not None:
             hits, digests = self._yardstick.hits(answers), self._yardstick.data.digests
+            if self.progress is None and trainer.is_global_zero:
+                for name, images in self._yardstick.data.splits.present().items():
+                    note_seen(trainer.default_root_dir, images, f"labelled {name}")
         self.progress = self.progress or Progress(digests, rank, nats, hits, hits)
         self.progress.step = step
         scores = {"effective_rank": rank, "prototype_share": share, "answer_nats": nats}
@@ -146,9 +153,8 @@ class Watch(BestCheckpoint):
         if look and reason is None:
             reason = self._look(trainer, self.progress, scores, hits)
         if reason is not None:
-            self.progress.ended = trainer.should_stop = True
-            best = self.progress.kept_step
-            say(f"stopped at step {step:,}: {reason}; the weights of step {best:,} are kept")
+            trainer.should_stop, best = True, f"the weights of step {self.progress.kept_step:,}"
+            self.progress.ended = f"stopped at step {step:,}: {reason}; {best} are kept"
 
     def _look(
         self, trainer: Trainer, progress: Progress, scores: dict[str, float], hits: list[Tensor]
@@ -159,7 +165,7 @@ class Watch(BestCheckpoint):
         if hits:
             pair = paired(progress.hits[0].numpy(), hits[0].numpy())
             progress.worse = progress.worse + 1 if is_worse(pair, self.looks) else 0
-            better = best is None or bool(score >= best)
+            better = best is None or bool(score >= best and pair.after > pair.before)
             if progress.worse == SUCCESSION:
                 fell = f"from {pair.before:,} to {pair.after:,} of {pair.count:,}"
                 reason = f"labelled images that neighbours name rightly fell {fell}, at two looks"
@@ -171,16 +177,9 @@ class Watch(BestCheckpoint):
                 trainer.save_checkpoint(self.best_model_path, weights_only=False)
         return reason
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        progress = self.progress
-        if progress is not None and progress.best:
-            pair = paired(progress.hits[1].numpy(), progress.best[1].numpy())
-            low, high = sorted(-bound for bound in pair.interval)
-            say(
-                f"yardstick: neighbours name {pair.before:,} of {pair.count:,} other images "
-                f"rightly at the start, {pair.after:,} by step {progress.kept_step:,}, the best: "
-                f"{0.0 - pair.drop:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
-            )
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        if (progress := self.progress) is not None:
+            pl_module.unscored = f"{progress.ended}\n{verdict(progress)}".lstrip()
 
 
 def _collapse(start: Progress, rank: float, share: float, nats: float) -> str | None:
@@ -194,6 +193,22 @@ def _collapse(start: Progress, rank: float, share: float, nats: float) -> str | 
         was = f"no longer depend on the image ({start.nats:.2g} nats on it, now {nats:.2g})"
         return f"the teacher's answers {was}: lower the temperatures of model.teacher, or the rate"
     return None
+
+
+def verdict(progress: Progress) -> str:
+    """The gain of the best weights, by the images that have chosen nothing."""
+    if not progress.best:
+        return "model/ holds the teacher; whether it is better than the start, `vit knn` tells"
+    if progress.kept_step == 0:
+        return "yardstick: no look was better than the start, whose weights model/ holds"
+    pair = paired(progress.hits[1].numpy(), progress.best[1].numpy())
+    low, high = sorted(-bound for bound in pair.interval)
+    word = "a gain" if low > 0 else "a loss" if high < 0 else "no difference is shown"
+    return (
+        f"yardstick: neighbours name {pair.before:,} of {pair.count:,} other images rightly at "
+        f"the start, {pair.after:,} by the teacher of step {progress.kept_step:,}, now in model/: "
+        f"{0.0 - pair.drop:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {word}"
+    )
 
 
 def is_worse(pair: Paired, looks: int) -> bool:
