@@ -231,7 +231,7 @@ def test_of_equal_looks_that_are_better_than_the_start_the_latest_is_kept(
 
     run = Run(tmp_path, improved, yardstick=str(images))
     assert run.fit(images).global_step == STEPS and run.kept == 16
-    assert "by the teacher of step 16, the best" in run.module.unscored
+    assert "by the teacher of step 16, now in model" in run.module.unscored
     assert run.module.unscored.endswith(", a gain")
 
 
@@ -266,6 +266,15 @@ def test_a_finished_watch_ends_a_resumed_run_at_once(tmp_path: Path, images: Pat
     run = Run(tmp_path, collapsed)
     run.fit(images)
     assert run.fit(images, resume=True).global_step == 24
+
+
+def test_a_run_that_was_killed_after_its_last_step_says_what_it_has_brought(
+    tmp_path: Path, images: Path
+) -> None:
+    run = Run(tmp_path, healthy, yardstick=str(images))
+    run.fit(images)
+    said = run.module.unscored
+    assert run.fit(images, resume=True).global_step == STEPS and run.module.unscored == said
 
 
 def test_a_resumed_run_with_other_labelled_images_is_refused(tmp_path: Path, images: Path) -> None:

@@ -177,7 +177,7 @@ class Watch(BestCheckpoint):
                 trainer.save_checkpoint(self.best_model_path, weights_only=False)
         return reason
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         if (progress := self.progress) is not None:
             pl_module.unscored = f"{progress.ended}\n{verdict(progress)}".lstrip()
 
