@@ -63,7 +63,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Options of `vit fit`; "resumed" is stopped after its best epoch so far, and continued."""
 QUICK = ("resumed",)
-VARYING = re.compile(r"second|version|hardware|command|memory|date|digest|finishers")
+VARYING = re.compile(r"second|version|hardware|command|memory|date|digest|finishers|headline")
 """Entries of summary.json, and columns of metrics.csv, that differ from run to run, or that earlier
 revisions lack."""
 PLACES = re.compile(r"\bvit(?:\.\w+)+\.(\w+)")

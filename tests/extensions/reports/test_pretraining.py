@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from vit.extensions.reports.drawing import png
-from vit.extensions.reports.pretraining import (
-    COLUMNS,
-    Examples,
-    mosaic,
-    write_pretraining,
-)
+from vit.extensions.reports.pretraining import Examples, mosaic, write_pretraining
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 METRICS = {"val/loss": 2.5, "val/acc1": 0.31}
@@ -51,7 +46,8 @@ def test_predictions_are_shown_where_there_are_any(examples: Examples) -> None:
             opaque = alpha[top : top + 8, first + 13 * column : first + 13 * column + 12] == 255
             assert opaque[:4, :4].all() and not opaque[4:].any() and not opaque[:, 4:].any()
     assert not alpha[10:, 53:].any()  # there is no fourth image
-    assert [text.get_text() for text in axes.texts] == 2 * list(COLUMNS)
+    columns = ["image", "seen", "predicted", "true"]
+    assert [text.get_text() for text in axes.texts] == 2 * columns
     assert [text.get_position()[0] for text in axes.texts[3:5]] == [39 + 6, 53 + 6]
     assert png(figure)
 
@@ -62,6 +58,7 @@ def run(tmp_path: Path, write_history) -> Path:
     (tmp_path / "config.yaml").write_text("task: masked_patches\n")
     summary = {
         "metrics": METRICS,
+        "headline": "val loss  2.5000",
         "images": {"train": 90, "val": 10, "test": 0},
         "parameters": 1234567,
         "command": "vit fit -c pretrain/masked_patches",
@@ -89,8 +86,10 @@ def test_the_page_has_metrics_and_the_next_commands(run: Path, examples: Example
 
 def test_a_run_that_was_not_scored_has_a_page_all_the_same(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "metrics": {}}))
+    (run / "summary.json").write_text(
+        json.dumps({**summary, "metrics": {}, "headline": "of a yardstick"})
+    )
     write_pretraining(run, "val", None, "")
     page = (run / "report.html").read_text()
-    assert "Predicted colours" not in page and "Training" in page
+    assert "Predicted colours" not in page and "Training" in page and "of a yardstick" in page
     assert not (run / "masked_patches.png").exists()
