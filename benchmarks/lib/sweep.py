@@ -84,18 +84,17 @@ def counted(folder: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
         known = json.loads(note.read_text(encoding="utf-8"))
     if known["arguments"] != arguments:
         raise SystemExit(f"{folder} was made with other options; choose another --runs")
+    save(known, note)
     earlier, began, ended = known["cpu_seconds"], time.process_time(), Event()
 
-    def write() -> None:
-        known["cpu_seconds"] = earlier + time.process_time() - began
-        save(known, note)
+    def count() -> None:
+        over = False
+        while not over:
+            over = ended.wait(EVERY)
+            known["cpu_seconds"] = earlier + time.process_time() - began
+            save(known, note)
 
-    def watch() -> None:
-        while not ended.wait(EVERY):
-            write()
-
-    write()
-    clock = Thread(target=watch, daemon=True)
+    clock = Thread(target=count, daemon=True)
     clock.start()
     try:
         with signals.handled():
@@ -103,7 +102,6 @@ def counted(folder: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
     finally:
         ended.set()
         clock.join()
-        write()
 
 
 def curve(folder: Path, name: str) -> list[float]:

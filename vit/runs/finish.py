@@ -71,10 +71,10 @@ def finish(
         (run.folder / FILE).unlink(missing_ok=True)
     else:
         _write_predictions(run.folder, split or "none", model, predictions)
-    facts["headline"] = headline(model, split or "none", scores, predictions)
-    summary = {"finished": True, "metrics": metrics, "split": split or "none", **facts}
-    write_json(run.folder / SUMMARY, {**summary, "checkpoint": best, **figures})
-    return facts["headline"]
+    result = headline(model, split or "none", scores, predictions)
+    summary = {"finished": True, "headline": result, "metrics": metrics, "split": split or "none"}
+    write_json(run.folder / SUMMARY, {**summary, **facts, "checkpoint": best, **figures})
+    return result
 
 
 def _write_predictions(folder: Path, split: str, model: Module, predictions: Predictions) -> None:

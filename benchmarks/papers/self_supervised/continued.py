@@ -67,6 +67,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     rows: Rows = earlier(file, settings=facts).get("rows", [])
     if not rows:
         rows.append({"seed": None, "steps": 0, **trial.scored(options.weights, size=SIDE)})
+        save(document("continued", rows, settings=facts), file)
     for seed in range(options.seeds):
         if any(row["seed"] == seed for row in rows):
             continue
