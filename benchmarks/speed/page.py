@@ -129,11 +129,15 @@ def folder(document: dict[str, Any]) -> list[str]:
             continue
         settings = ", ".join(f"{name} {value}" for name, value in r["settings"].items())
         rate = f"{r['images_per_second']:.1f}"
-        cells = (r["arm"], settings, rate, span(r), f"{r['equal_answers']:.1%}")
+        equal = f"{r['equal_answers']:.1%}" if "equal_answers" in r else ""
+        cells = (r["arm"], settings, rate, span(r), equal)
         lines.append((*cells, *(span(r[name]) for name in more)))
     sizes = {"model": document.get("model", "ViT-S/16")}
     sizes |= {name: document[name] for name in ("count", "rounds")}
+    only = document.get("only", "")
+    sizes |= {"only": f" --arms {only}" * bool(only), "reference": only or "float32"}
     text = TEXTS["folder"].format(**NOT_INSTALLED | facts(document), **sizes)
+    text += TEXTS["of_model"] if more else ""
     head = ("", "settings", "photos/s", "ratio", "equal", *map(OF_MODEL.__getitem__, more))
     return [text, table(head, lines) + "\n"]
 

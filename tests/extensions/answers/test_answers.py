@@ -18,7 +18,7 @@ from vit.errors import UserError
 from vit.extensions.answers import answer_files
 from vit.extensions.answers.answer_files import columns, identity, opened
 from vit.extensions.answers.answers import Row, answer
-from vit.extensions.serving.engines import Description, Engine, EngineClassifier
+from vit.extensions.serving.engines import Description, Engine, EngineClassifier, Run
 from vit.inference.answers import PredictOptions
 from vit.inference.classifier import Classifier
 from vit.preprocessing import Preprocess
@@ -75,13 +75,22 @@ def test_an_exported_model_gives_the_same_rows(classifier: Classifier, paths: Pa
         assert features is not None
         return {"logits": logits.numpy(), "features": features.numpy()}
 
+    asked: list[int] = []
+
+    def beside(threads: int) -> Run:
+        asked.append(threads)
+        return run
+
     about = Description(outputs=["logits"], classes=classifier.classes, preprocess=STEPS)
-    engine = Engine("other", run, about, "float32", "weights")
+    engine = Engine("other", run, beside, about, "float32", "weights")
     exported = EngineClassifier(nn.Identity(), classifier.classes, STEPS, engine=engine)
     both: list[list[Row]] = [[], []]
     for model, rows in zip((classifier, exported), both, strict=True):
         answer(model, paths, rows.extend, PredictOptions(top=3), features=True, num_workers=0)
     assert repr(both[0]) == repr(both[1]) and identity(classifier) != identity(exported)
+    batches = -(-len(paths) // 8)  # as of PyTorch on a CPU: a thread for each core
+    streams = min(torch.get_num_threads(), batches)
+    assert asked == ([streams] if streams > 1 else [])
 
 
 def best_classes(file: Path) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,45 @@ def test_openvino_leaves_signals_to_their_handlers_and_reports_nothing_to_its_ma
     command = [sys.executable, "-c", ALONE, files["openvino"]]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "handled\nopenvino.tools.ovc.telemetry_stub\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["onnx", "openvino"])
+def test_batches_of_threads_are_computed_beside_each_other(
+    files: dict[str, Path], name: str
+) -> None:
+    engine, kind = open_engine(files[name]), np.random.default_rng(0)
+    shape = *engine.description.preprocess.image_size, 3
+    batches = [kind.integers(0, 256, (1 + i % 3, *shape), dtype=np.uint8) for i in range(40)]
+    beside = engine.beside(4)
+    with ThreadPoolExecutor(4) as pool:
+        for images, named in zip(batches, pool.map(beside, batches), strict=True):
+            expected = engine.run(images)["logits"]
+            np.testing.assert_allclose(named["logits"], expected, atol=1e-5, rtol=1e-5)
+
+
+TOGETHER = """
+import sys, threading
+import numpy as np
+from vit.extensions.serving.engines import open_engine
+engine, ready = open_engine(sys.argv[1]), threading.Barrier(2)
+run, images = engine.beside(2), np.zeros((1, *engine.description.preprocess.image_size, 3), "uint8")
+def first():
+    ready.wait()
+    run(images)
+threads = [threading.Thread(target=first) for _ in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_two_threads_that_are_the_first_to_use_openvino_end(files: dict[str, Path]) -> None:
+    command = [sys.executable, "-c", TOGETHER, files["openvino"]]
+    started = [subprocess.Popen(command) for _ in range(3)]  # of which one or two would wait
+    try:
+        assert [process.wait(timeout=300) for process in started] == [0, 0, 0]
+    finally:
+        for process in started:
+            process.kill()
 
 
 @pytest.mark.parametrize("suffixes", [(".onnx",), (".xml", ".bin")])

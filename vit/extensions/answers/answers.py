@@ -19,6 +19,7 @@ from vit import signals
 from vit.console import Meter
 from vit.data.decode import ImageError, NamedBytes, open_input
 from vit.data.sources import PathList
+from vit.extensions.serving.engines import EngineClassifier
 from vit.extensions.serving.reading import range_loader, reading_problem
 from vit.inference.answers import PredictOptions
 from vit.inference.classifier import Classifier
@@ -82,13 +83,17 @@ def answer(
     pictures, by default one per core. `batch_size`: by default 32; 8 on a CPU, which is as fast
     there, and sooner done after a signal. Raises UserError for outputs that are not finite.
     """
-    on_cpu = classifier.runtime is None and next(classifier.model.parameters()).device.type == "cpu"
+    engine = classifier if isinstance(classifier, EngineClassifier) else None
+    on_cpu = engine is not None or (
+        classifier.runtime is None and next(classifier.model.parameters()).device.type == "cpu"
+    )
     batch_size = batch_size or (8 if on_cpu else 32)
     total, tally, read = len(paths), Tally(), partial(_read, classifier.preprocess, paths)
     loader = range_loader(read, total, batch_size, start=start, num_workers=num_workers)
     # Cores that share a batch wait for each other in every layer.
     streams = max(min(torch.get_num_threads(), 8, len(loader)), 1) if on_cpu else 1
-    rows_of = partial(answered, classifier, asked, features)
+    answering = classifier if engine is None or streams == 1 else engine.beside(streams)
+    rows_of = partial(answered, answering, asked, features)
     with signals.deferred(), Meter("classifying", total, "img") as meter:
         meter.begin(start, total)
         for rows in _computed(rows_of, iter(loader), streams, tally):

@@ -7,10 +7,12 @@ import hashlib
 import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields
-from functools import cache
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from vit.errors import UserError, needed
 from vit.extensions.licences.rows import say_once
 from vit.extensions.serving.graph import Graph
-from vit.hardware import cpu_features
+from vit.hardware import available_cores, cpu_features
 from vit.inference.classifier import Classifier
 from vit.inference.runtimes import Precision
 from vit.models.zoo import Model
@@ -38,6 +40,8 @@ SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "pt2": ".pt2"}
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
 """Of OpenVINO, for the precision of products."""
 Arrays = dict[str, "np.ndarray"]
+Run = Callable[["np.ndarray"], Arrays]
+"""Pixels `b h w c`, uint8 or float32 as for Graph -> the named tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +90,10 @@ class Engine:
 
     name: str
     """Runtime, its version, and the precision."""
-    run: "Callable[[np.ndarray], Arrays]"
-    """Pixels `b h w c`, uint8 or float32 as for Graph -> the named tensors."""
+    run: "Run"
+    """On all cores."""
+    beside: "Callable[[int], Run]"
+    """The same for calls from so many threads at once, which share the cores."""
     description: Description
     precision: str
     identity: str
@@ -123,6 +129,10 @@ class EngineClassifier(Classifier):
         """UserError for another device than the CPU."""
         self.engine.check_device(device)
         return self
+
+    def beside(self, threads: int) -> "EngineClassifier":
+        """The same for calls from so many threads at once: an image takes longer, all less."""
+        return replace(self, engine=replace(self.engine, run=self.engine.beside(threads)))
 
 
 def open_engine(
@@ -214,8 +224,15 @@ def openvino_core() -> Any:
     Each Core sets a stack for signals and restores the one of before when it ends. Of two that end
     in the order in which they began, the second restores that of the first, which is gone: the
     next signal, such as Ctrl-C or the end of a process of a loader, would end this process.
+
+    Its first look at an array waits for ever if two threads have it at once: each has one of the
+    interpreter's lock and the lock of what is set up there. It is done here.
     """
-    core = openvino_part("openvino").Core()
+    import numpy as np
+
+    openvino = openvino_part("openvino")
+    openvino.Tensor(np.zeros(1)).data.copy()
+    core = openvino.Core()
     core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")  # starts the part that sets the stack
     return core
 
@@ -258,40 +275,54 @@ def _compiled(model: Any, about: Description, precision: Precision, identity: st
         precision, hint = "bfloat16", HINTS["bfloat16"]
     shown = about.precision if about.precision == "int8" else precision
 
+    # On CPUs with AMX, int8 models for any size of batch end the process (OpenVINO issue 37577).
+    sized = shown == "int8" and "amx" in cpu_features()
+
     @cache
-    def program(batch: int | None) -> Any:
-        """Compiled for batches of this size, or of any."""
+    def program(batch: int | None, streams: int) -> Any:
+        """Compiled for batches of this size, or of any, of which so many are computed at once."""
         shaped = model.clone()
         if batch is not None:
             shaped.reshape([batch, *model.input().partial_shape[1:]])
-        return core.compile_model(shaped, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+        settings = {"INFERENCE_PRECISION_HINT": hint, "NUM_STREAMS": streams}
+        return core.compile_model(shaped, "CPU", settings)
 
-    # On CPUs with AMX, int8 models for any size of batch end the process (OpenVINO issue 37577).
-    sized = shown == "int8" and "amx" in cpu_features()
-    program(1 if sized else None)
+    idle, lock = defaultdict[Any, list[Any]](list), Lock()
 
-    def run(images: "np.ndarray") -> Arrays:
-        answers = program(len(images) if sized else None)({"images": images})
-        return {output: answers[output].copy() for output in about.outputs}
+    def run(streams: int, images: "np.ndarray") -> Arrays:
+        kind = len(images) if sized else None, streams
+        with lock:
+            request = idle[kind].pop() if idle[kind] else program(*kind).create_infer_request()
+        answers = request.infer({"images": images})
+        named = {output: answers[output].copy() for output in about.outputs}
+        idle[kind].append(request)
+        return named
 
     name = f"OpenVINO {openvino.get_version().split('-')[0]}, {shown}"
-    return Engine(name, run, about, shown, identity)
+    return Engine(name, partial(run, 1), partial(partial, run), about, shown, identity)
 
 
 def _onnx(path: Path) -> Engine:
     onnxruntime = needed("onnxruntime", "onnx")
     check_seal(path)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    about = Description.from_json(session.get_modelmeta().custom_metadata_map[KEY])
 
-    def run(images: "np.ndarray") -> Arrays:
-        answers: Any = session.run(about.outputs, {"images": images})
+    @cache
+    def session(cores: int) -> Any:
+        """For calls that use so many cores; 0 is all."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level, options.intra_op_num_threads = 3, cores
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(cores: int, images: "np.ndarray") -> Arrays:
+        answers: Any = session(cores).run(about.outputs, {"images": images})
         return dict(zip(about.outputs, answers, strict=True))
 
+    def beside(threads: int) -> Run:
+        return partial(run, max(available_cores() // threads, 1))
+
+    about = Description.from_json(session(0).get_modelmeta().custom_metadata_map[KEY])
     name = f"ONNX Runtime {onnxruntime.__version__}, {about.precision}"
-    return Engine(name, run, about, about.precision, about.digest)
+    return Engine(name, partial(run, 0), beside, about, about.precision, about.digest)
 
 
 def seal(path: Path) -> None:
