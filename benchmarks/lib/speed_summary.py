@@ -82,12 +82,15 @@ def loading() -> dict[str, str]:
 def commands() -> dict[str, Any]:
     """Whole commands: a folder classified, a run around a loop, the start."""
     folder = {row["arm"]: row["ratio"] for row in of_machine("folder_speed")["rows"]}
+    exported = load("results/folder_speed_cpu_intel_xeon_2_50ghz")["rows"][0]
     machines = ("amd_epyc_avx512_bf16", "intel_xeon_2_50ghz")
     loops = [row for name in machines for row in load(f"results/fit_loop_cpu_{name}")["rows"]]
     rows = load("results/startup_cpu_amd_epyc")["rows"]
     seconds = {row["command"]: row["cpu_seconds"] for row in rows}
     return {
         "folder": folder["vit classify, OpenVINO"],
+        "exported": exported["ratio"],
+        "of_model": exported["of_model"]["ratio"],
         "cost": between((100 * (1 - row["ratio"]) for row in loops), ".0f"),
         "help": seconds["vit --help"],
         "classify": seconds["vit classify, one photo, ViT-Ti/16"],

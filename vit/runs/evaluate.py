@@ -89,7 +89,7 @@ class Subject:
         self.trainer = options.trainer
         self._of_model: Record = options.get("model") or self.recorded["model"]
         if other and same_place(self.recorded["data"].get("root"), options.data.root):
-            note(f"{options.data.root} is the data of the run: its held-out images are scored")
+            note(f"{options.data.root} is the data of the run, and split as it was")
             other = False
         self.weights = run / "model"
         if not (self.weights / "config.json").is_file():

@@ -191,4 +191,5 @@ def _show(result: "Exported", as_json: bool, about: dict[str, object], *lines: s
         return
     show("\n".join(lines))
     for file in result.files:
-        show(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")
+        size = file.stat().st_size
+        show(f"{file}  {size / 1e6:,.1f} MB" if size >= 1e5 else f"{file}  {size / 1e3:,.1f} KB")

@@ -318,7 +318,9 @@ def _onnx(path: Path) -> Engine:
         return dict(zip(about.outputs, answers, strict=True))
 
     def beside(threads: int) -> Run:
-        return partial(run, max(available_cores() // threads, 1))
+        session.cache_clear()  # each holds the weights
+        session(cores := max(available_cores() // threads, 1))
+        return partial(run, cores)
 
     about = Description.from_json(session(0).get_modelmeta().custom_metadata_map[KEY])
     name = f"ONNX Runtime {onnxruntime.__version__}, {about.precision}"
