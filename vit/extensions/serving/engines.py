@@ -93,7 +93,7 @@ class Engine:
     run: "Run"
     """On all cores."""
     beside: "Callable[[int], Run]"
-    """The same for calls from so many threads at once, which share the cores."""
+    """Number of threads -> `run` for calls from so many at once, which share the cores."""
     description: Description
     precision: str
     identity: str
@@ -308,7 +308,7 @@ def _onnx(path: Path) -> Engine:
 
     @cache
     def session(cores: int) -> Any:
-        """For calls that use so many cores; 0 is all."""
+        """Session whose calls use so many cores; 0 is all."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level, options.intra_op_num_threads = 3, cores
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
