@@ -27,6 +27,7 @@ from benchmarks.lib.harness import (
 )
 from benchmarks.lib.sweep import schedule, trained
 from benchmarks.papers.self_supervised.run import Trial
+from vit.hardware import cpu_name
 
 SIDE = 56
 SIZES = {
@@ -79,7 +80,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         texts += ["--seed_everything", str(seed), *schedule(options.steps, 1, "cpu")]
         summary = trained(texts, run)
         row = {"seed": seed, "steps": summary["steps"], "kept": summary["checkpoint"]["step"]}
-        row["cpu_seconds"] = round(summary["cpu_seconds"], 1)
+        row |= {"cpu_seconds": round(summary["cpu_seconds"], 1), "cpu": cpu_name()}
         rows.append({**row, **trial.scored(run, size=SIDE)})
         print(rows[-1], file=sys.stderr, flush=True)
         save(document("continued", rows, settings=facts), file)

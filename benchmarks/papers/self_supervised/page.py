@@ -83,13 +83,14 @@ def equal_time(content: dict[str, Any]) -> str:
         cost = [f"{statistics.mean(row[n] for row in these):,.0f}" for n in COSTS]
         values = [over([row[name] for row in these]) for name in SCORES]
         lines.append([arm, *values, *against, *cost])
-    steps, cpu = content["settings"]["steps"], content["hardware"]["cpu"]
+    steps, cpu = content["settings"]["steps"], " or ".join(sorted({row["cpu"] for row in rows}))
     text = (
         f'The encoder of "In miniature" below, {s["batch"]} images of CIFAR-10 (JPEG) per step. '
         f"`dino_toy`, with two global and two local crops, learns {steps:,} steps; the others as "
         f"many as fit into its CPU time, on one thread of a shared {cpu}. Accuracy in % on "
         f"{s['test_per_class'] * 10:,} test images from the frozen class token or the mean of the "
-        f"patches, with the labels of 10 % of train: {s['neighbours']} neighbours, and logistic "
+        "patches, which MAE and masked patches have for a class token, too, "
+        f"with the labels of 10 % of train: {s['neighbours']} neighbours, and logistic "
         f"regression. {counted(base)}; ± is the standard deviation over the seeds, behind a "
         "difference half of its 95 % interval."
     )
@@ -124,12 +125,19 @@ def continued(content: dict[str, Any]) -> str:
     return f"{fill(text, 118)}\n\n{table(['', 'before', 'after', 'points', ''], lines)}"
 
 
+MEASURED = (
+    ("equal_time", "papers/self_supervised/results", equal_time),
+    ("continued", "papers/self_supervised/continued", continued),
+)
+"""Table, its results file, and what writes it."""
+
+
 if __name__ == "__main__":
     tables = {
         "looks": looks(load("papers/self_supervised/looks")["rows"]),
         "heads": heads(load("papers/self_supervised/heads")),
     }
-    if results_path("papers/self_supervised/results").is_file():
-        tables["equal_time"] = equal_time(load("papers/self_supervised/results"))
-        tables["continued"] = continued(load("papers/self_supervised/continued"))
+    for name, results, text in MEASURED:
+        if results_path(results).is_file():
+            tables[name] = text(load(results))
     raise SystemExit(generate(PAGE, filled(PAGE, **tables)))

@@ -35,6 +35,7 @@ from vit.extensions.evaluation.features import Features, Layer
 from vit.extensions.evaluation.frozen import Bench, Frozen, Reading
 from vit.extensions.evaluation.knn import knn_accuracy
 from vit.extensions.evaluation.probe import probe_accuracy
+from vit.hardware import cpu_name
 from vit.weights.pretrained import load_pretrained
 
 RANDOM, TEACHER, STUDENT = "random weights", "dino, teacher", "dino, student"
@@ -113,7 +114,7 @@ class Trial(Laboratory):
     def facts(self, arm: str, seed: int, steps: int, seconds: float) -> dict[str, Any]:
         crops = steps * self.setting.batch * (4 if arm in PARTS else 1)
         row = {"arm": arm, "seed": seed, "steps": steps, "crops": crops}
-        return {**row, "cpu_seconds": round(seconds, 1)}
+        return {**row, "cpu_seconds": round(seconds, 1), "cpu": cpu_name()}
 
 
 def part_of(state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
