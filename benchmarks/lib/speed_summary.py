@@ -82,7 +82,8 @@ def loading() -> dict[str, str]:
 def commands() -> dict[str, Any]:
     """Whole commands: a folder classified, a run around a loop, the start."""
     folder = {row["arm"]: row["ratio"] for row in of_machine("folder_speed")["rows"]}
-    exported = load("results/folder_speed_cpu_intel_xeon_2_50ghz")["rows"][0]
+    int8 = {row["arm"]: row for row in load("results/folder_speed_cpu_intel_xeon_2_50ghz")["rows"]}
+    exported = int8["vit classify, OpenVINO int8"]
     machines = ("amd_epyc_avx512_bf16", "intel_xeon_2_50ghz")
     loops = [row for name in machines for row in load(f"results/fit_loop_cpu_{name}")["rows"]]
     rows = load("results/startup_cpu_amd_epyc")["rows"]

@@ -360,9 +360,8 @@ def main() -> None:
         prepare(Path(name), options.photos, count)
         arms = [arm for arm in NEEDS if options.arms in arm]
         rows, tried = measure(Path(name), rounds, arms, quick=options.quick)
-    facts = {"model": "ViT-S/14", "count": count, "rounds": rounds, "tried": tried}
-    facts["only"] = options.arms
-    content = document("folder_speed", rows, **facts)
+    facts = {"model": "ViT-S/14", "count": count, "rounds": rounds, "only": options.arms}
+    content = document("folder_speed", rows, tried=tried, **facts)
     content["versions"] |= installed("timm", "transformers", "openvino", "nncf")
     publish(content, options, results_name("folder_speed"))
 

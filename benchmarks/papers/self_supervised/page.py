@@ -70,6 +70,11 @@ def counted(seeds: Sized) -> str:
     return f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
 
 
+def cpus(rows: Rows) -> str:
+    """Names of the CPUs on which the rows were measured."""
+    return " or ".join(sorted({row["cpu"] for row in rows}))
+
+
 def equal_time(content: dict[str, Any]) -> str:
     """A row for each objective: scores, and neighbours above those of random weights."""
     rows: Rows = content["rows"]
@@ -83,11 +88,11 @@ def equal_time(content: dict[str, Any]) -> str:
         cost = [f"{statistics.mean(row[n] for row in these):,.0f}" for n in COSTS]
         values = [over([row[name] for row in these]) for name in SCORES]
         lines.append([arm, *values, *against, *cost])
-    steps, cpu = content["settings"]["steps"], " or ".join(sorted({row["cpu"] for row in rows}))
+    steps = content["settings"]["steps"]
     text = (
         f'The encoder of "In miniature" below, {s["batch"]} images of CIFAR-10 (JPEG) per step. '
         f"`dino_toy`, with two global and two local crops, learns {steps:,} steps; the others as "
-        f"many as fit into its CPU time, on one thread of a shared {cpu}. Accuracy in % on "
+        f"many as fit into its CPU time, on one thread of a shared {cpus(rows)}. Accuracy in % on "
         f"{s['test_per_class'] * 10:,} test images from the frozen class token or the mean of the "
         "patches, which MAE and masked patches have for a class token, too, "
         f"with the labels of 10 % of train: {s['neighbours']} neighbours, and logistic "
@@ -118,9 +123,9 @@ def continued(content: dict[str, Any]) -> str:
         f"{steps:,} steps of {sizes['--data.batch_size']} images, {sizes['--data.crops.local']} "
         f"local crops of {sizes['--data.crops.local_size']} pixels, "
         f"{sizes['--model.heads.prototypes']:,} prototypes, a momentum from "
-        f"{sizes['--model.teacher.momentum']}, {hours:.1f} CPU hours per seed. Nothing was "
-        f"chosen by these images. The yardstick kept the weights of step {best}. Accuracy in %, "
-        f"{counted(rows)}; ± as above."
+        f"{sizes['--model.teacher.momentum']}, {hours:.1f} CPU hours per seed of "
+        f"a shared {cpus(rows)}. Nothing was chosen by these images. The yardstick kept the "
+        f"weights of step {best}. Accuracy in %, {counted(rows)}; ± as above."
     )
     return f"{fill(text, 118)}\n\n{table(['', 'before', 'after', 'points', ''], lines)}"
 
