@@ -34,7 +34,7 @@ def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:
     assert [row["state"] for row in rows] == ["at step 14"]
     assert "finished" not in (run / "report.html").read_text()
     again = vit("test", run, "--data", f"{photos}/", "--json")  # its own images, typed again
-    assert json.loads(again.out)["test/acc1"] == accuracy and "held-out" in again.err
+    assert json.loads(again.out)["test/acc1"] == accuracy and "split as it was" in again.err
     assert vit("test").status == 2
     assert "; type: vit classify" in vit("predict", run, photos).err
 
