@@ -88,10 +88,10 @@ EXTENSIONS: dict[str, set[str]] = {
     "doctor": {"reports"},
     "notebook": {"backbones", "reports", "serving"},
     "words": set(),
-    "averaging": {"evaluation", "licences", "multilabel"},
+    "averaging": {"evaluation", "licences", "multilabel", "sources"},
     "towers": {"formats"},
     "text": {"formats", "huggingface", "licences", "towers"},
-    "tune": {"evaluation", "formats", "recipes", "reports", "transfer"},
+    "tune": {"evaluation", "formats", "recipes", "reports", "sources", "transfer"},
 }
 EXTENSION_LINES = {
     "words": 450,

@@ -14,6 +14,8 @@ from tests.command import TINY, Vit, parts, table
 from vit.label_tree import LabelTree
 from vit.runs.finish import limit_option
 from vit.runs.scoring import CollectPredictions
+from vit.weights.native import save_native
+from vit.weights.pretrained import inspect_pretrained, load_pretrained
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -50,11 +52,18 @@ def exported_logits(vit: Vit, score: float) -> None:
     assert vit("export", "run", "x.onnx").status == 0
     done = vit("test", "run", "--with", "x.onnx")
     assert done.status == 0 and done.out.startswith("computed by ONNX Runtime")
+    assert "other weights" not in done.err
     assert f"val/acc1 {score:.4f}" in " ".join(done.out.split())
     found = json.loads(vit("test", "run", "--with=x.onnx", "--json").out)
     plain = json.loads(vit("test", "run", "--json").out)
     assert found.pop("engine").startswith("ONNX Runtime")
     assert found == pytest.approx(plain, abs=1e-5)
+    info, network = inspect_pretrained("run"), load_pretrained("run")[0]
+    torch.nn.init.normal_(network.get_parameter("head.weight"))
+    about = {"classes": info.classes, "preprocess": info.preprocess, "extra": info.extra}
+    save_native(Path("other"), network, **about)
+    assert vit("export", "other", "y.onnx").status == 0
+    assert "the file has other weights than run" in vit("test", "run", "--with", "y.onnx").err
     config = Path("run/model/config.json")
     content = config.read_text(encoding="utf-8")
     config.write_text(content.replace('"blue"', '"teal"'), encoding="utf-8")

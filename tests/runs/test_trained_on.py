@@ -186,6 +186,7 @@ def test_of_weights_that_have_seen_all_images_none_is_held_out(vit: Vit, tmp_pat
     done = tuned(vit, data, "runs/b", "runs/c", "--data.splits.seen=allow", *shares)
     assert done.status == 0, done.err
     assert len(names(vit, "runs/c", "test")) == len(names(vit, "runs/c", "val")) == 6
+    assert re.search(r"note: \d of 6 val images were in the training of runs/b; \d of 6", done.err)
 
 
 def test_seen_images_in_splits_that_are_given_are_refused_or_allowed(
@@ -206,6 +207,58 @@ def test_seen_images_in_splits_that_are_given_are_refused_or_allowed(
     allowed = tuned(vit, given, "runs/a", "runs/b", "--data.splits.seen", "allow")
     assert allowed.status == 0 and "note: 10 of 10 test images were in" in allowed.err
     assert "note: 10 of 10 test images" in vit("test", "runs/b").err
+
+
+def test_images_of_train_that_are_in_test_too_are_counted_at_the_start(
+    vit: Vit, tmp_path: Path
+) -> None:
+    train = pictures(tmp_path / "data" / "train", ("a", "b"), 20)
+    test = pictures(tmp_path / "data" / "test", ("a", "b"), 5, first=20)
+    (test / "a" / "020.png").write_bytes((train / "a" / "003.png").read_bytes())
+    (test / "b" / "link.png").symlink_to(train / "b" / "004.png")
+    start = ("--data", tmp_path / "data", "--pretrained", "encoder", "--run_dir", "runs/a")
+    done = vit("fit", "-c", "probe", *start, "--data.splits.val_fraction=0", *SMALL)
+    assert done.status == 0, done.err
+    assert "note: 2 of 11 test images were in the training of this run" in done.err
+    assert "2 of 11 test images were in the training of runs/a" in vit("test", "runs/a").err
+
+
+def test_a_student_has_learned_what_its_teacher_has(vit: Vit, home: Path) -> None:
+    more = pictures(Path("more"), ("a", "b", "c"), 12, first=100)
+    teacher = ("--model.loss.teacher=vit.Distillation", "--model.loss.teacher.weights=runs/a")
+    done = tuned(vit, more, "encoder", "runs/s", "--data.image_size=32", *teacher)
+    assert done.status == 0, done.err
+    learned = len(names(vit, "runs/a", "train"))
+    counted = f"{learned} of 60 test images were in the training of runs/s"
+    assert counted in vit("test", "runs/s", "--data", home).err
+
+
+def test_images_that_were_replaced_since_a_run_began_stay_in_its_record(
+    vit: Vit, home: Path
+) -> None:
+    data = Path(shutil.copytree(home, "mine"))
+    assert tuned(vit, data, "encoder", "runs/c").status == 0
+    before = TrainedOn.read(Path("runs/c/model/trained_on")).here
+    for path in data.rglob("*.png"):
+        Image.new("RGB", (20, 18), tuple(path.read_bytes()[-20:-17])).save(path)
+    done = vit("fit", "--run_dir", "runs/c", "--steps", "4")
+    assert done.status == 0, done.err
+    after = TrainedOn.read(Path("runs/c/model/trained_on"))
+    assert {*before} < {*after.here} and not len(after.before)
+
+
+def test_a_run_is_not_scored_on_fewer_classes_than_it_has(vit: Vit, home: Path) -> None:
+    data = Path(shutil.copytree(home, "mine"))
+    probed(vit, data, "runs/c")
+    (data / "c").rename("c")
+    for words in (("test",), ("test", "--split=train"), ("predict", "--out=p.csv")):
+        done = vit(words[0], "runs/c", *words[1:])
+        assert done.status == 2, done.out
+        assert done.err.splitlines()[-1] == (
+            "vit: the data of runs/c has other classes now: 'c'; give --data"
+        )
+    given = vit("test", "runs/c", "--data", shutil.copytree(data, "copy"))
+    assert given.status == 0 and "of 40 images" in given.out
 
 
 def test_the_record_goes_along_with_the_weights_and_readers_count_by_it(

@@ -71,11 +71,17 @@ def digests(sets: Iterable[ImageSet], *, shown: bool = True) -> np.ndarray | Non
     """
     values = [NONE]
     for images in sets:
-        if not (kinds := _kinds(images)):
+        if (of_set := in_order(images, shown=shown)) is None:
             return None
-        values.append(_values(images, kinds[0 if len(images) <= MOST else -1], shown))
+        values.append(of_set)
     whole = np.unique(np.concatenate(values))
     return whole[whole > 0]
+
+
+def in_order(images: ImageSet, *, shown: bool = True) -> np.ndarray | None:
+    """Digests as above of the images of a set, uint64 `n`; 0 for one that cannot be read."""
+    kinds = _kinds(images)
+    return _values(images, kinds[0 if len(images) <= MOST else -1], shown) if kinds else None
 
 
 @dataclass(frozen=True)
@@ -115,12 +121,10 @@ class Known:
         more = "; for a score that says more, give a test folder of others" if left < FEW else ""
         return unseen, [text + more]
 
-    def given(self, splits: Splits) -> list[str]:
-        """A sentence for each of val and test, if it was not cut here, with images among them."""
-        held_out = {"val": splits.val_origin, "test": splits.test_origin}
-        chosen = [name for name, origin in held_out.items() if origin != "cut from train"]
-        sets = splits.present()
-        return [text for name in chosen if name in sets and (text := self.count(sets[name], name))]
+    def held_out(self, splits: Splits) -> list[str]:
+        """A sentence for each of val and test with images among them."""
+        held_out = [(name, s) for name, s in splits.present().items() if name != "train"]
+        return [text for name, images in held_out if (text := self.count(images, name))]
 
 
 def _kinds(images: ImageSet) -> list[Kind]:

@@ -98,8 +98,8 @@ class Classifier:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
         An image is a path, a PIL image, a uint8 array (h w, or h w 3) or a tensor (c h w, uint8 or
-        in [0, 1]; several as b c h w); for a model whose images are not RGB a source of
-        `vit.data.decode.Opener.open`.
+        in [0, 1]; several as b c h w); for a model whose images are not RGB, also a tensor of its
+        values, or a source of `vit.data.decode.Opener.open`.
 
         `numbers`: options of the table `answers`, such as `coverage=0.9`. Raises UserError as
         PredictOptions does.
@@ -130,9 +130,9 @@ class Classifier:
         return self.activated(self.outputs(self._pixels(images))[0])
 
     def _pixels(self, images: Iterable["Source"]) -> Tensor:
-        sources = (_array(image) if isinstance(image, Tensor) else image for image in images)
-        opened = (open_input(source, self.preprocess.channels) for source in sources)
-        return torch.stack([self.preprocess(image) for image in opened])
+        kind = self.preprocess.channels
+        arrays = (_array(i, kind) if isinstance(i, Tensor) else i for i in images)
+        return torch.stack([self.preprocess(open_input(array, kind)) for array in arrays])
 
     def ranked(
         self, logits: Tensor, features: Tensor | None, options: PredictOptions
@@ -195,11 +195,11 @@ def _each(images: "Pictures", *, arrays: bool) -> "Iterable[Source]":
     return images if isinstance(images, list | tuple | Iterator) else [images]
 
 
-def _array(image: Tensor) -> "np.ndarray":
-    """uint8 `h w c` of `c h w`, uint8 or in [0, 1]. UserError for another tensor."""
-    if image.is_floating_point() and 0 <= image.min() and image.max() <= 1:
+def _array(image: Tensor, channels: int | None) -> "np.ndarray":
+    """`h w c` of `c h w`: of RGB uint8, from that or [0, 1]. UserError for another tensor."""
+    if channels is None and image.is_floating_point() and 0 <= image.min() and image.max() <= 1:
         image = (image * 255).round().to(torch.uint8)
-    if image.dtype != torch.uint8 or image.ndim != 3:
+    if (channels is None and image.dtype != torch.uint8) or image.ndim != 3:
         shape = f"{image.dtype} of shape {tuple(image.shape)}"
         raise UserError(f"a tensor is an image if it is c h w, uint8 or in [0, 1], not {shape}")
     return image.permute(1, 2, 0).cpu().numpy()

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from vit.console import is_first_process, note
 from vit.data.roots import root_name
-from vit.data.trained_on import NONE, TrainedOn, digests
+from vit.data.trained_on import NONE, Known, TrainedOn, digests
 from vit.errors import UserError, some_of
+from vit.runs.following import TEACHER
+from vit.runs.lineage import known_by
 from vit.runs.options import Options
 from vit.runs.processes import HANDED_DOWN, decided_by_first, launched
 from vit.runs.records import (
@@ -29,7 +32,7 @@ from vit.runs.records import (
 )
 from vit.runs.resuming import check_changes, differences, listed
 from vit.weights.archives import BEST, DIGESTS, LAST, read_checkpoint
-from vit.weights.names import TRAINED_ON
+from vit.weights.names import TRAINED_ON, record_of
 from vit.writing import is_temporary, recover, remove_orphans, write_json, write_text
 
 LIMITS = ("final_split", "patience", "model.schedule.length", "trainer.max_", "trainer.min_")
@@ -76,7 +79,8 @@ class RunDirectory:
             yield run
 
     def begin(self, options: Options, *_: object) -> None:
-        """Writes config.yaml and model/trained_on, and marks an earlier summary as unfinished."""
+        """Writes config.yaml and model/trained_on, and marks an earlier summary as unfinished.
+        Notes images of val and test that are in train, too."""
         if self.begun:
             return
         self.begun = True
@@ -87,13 +91,20 @@ class RunDirectory:
         if self.checkpoint is not None:  # of the weights that the run began with
             options.weights.update(recorded_options(self.folder).get("weights", {}))
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
-        before, data = options.data.known, options.data
+        data, record = options.data, self.folder / "model" / TRAINED_ON
         sets = [data.splits.train, *([data.mixture.unlabelled] if data.mixture else ())]
         here = digests(sets, shown=options.trainer["enable_progress_bar"] is not False)
         if here is None:
             note("a Dataset's images have no lasting names: model/trained_on does not list them")
-        parts = (NONE if before is None else before.digests, NONE if here is None else here)
-        TrainedOn(*parts).write(self.folder / "model" / TRAINED_ON)
+            here = NONE
+        of_content = here[here % 2 == 0]
+        for text in Known(of_content, "this run").held_out(data.splits):
+            note(text)
+        if (teacher := known_by(options.config.model.get(TEACHER))) is not None:
+            here = np.union1d(here, teacher.digests)
+        if self.checkpoint is not None and (file := record_of(self.checkpoint)) is not None:
+            here = np.union1d(here, TrainedOn.read(file).here)  # files may be others by now
+        TrainedOn(NONE if data.known is None else data.known.digests, here).write(record)
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
-from vit.errors import UserError, check_types, shorten
+from vit.errors import UserError, check_types, shorten, some_of
 from vit.preprocessing import check_choice
 from vit.recipes import flat
 from vit.runs.directory import find_checkpoint
@@ -95,15 +95,18 @@ class Subject:
         if not (self.weights / "config.json").is_file():
             self.weights = find_checkpoint(run)  # an unfinished run
         self.data = self.data_class(**options.data).unseen_by(known_by(run, before=True))
-        self._read_as(other)
+        classes = self._read_as(other)
         if predicting:
             self._check_labels()
         self.split: SplitName = split or self._default_split(other)
         self.data.image_set(self.split)  # an error before anything runs
+        if classes and (differ := {*classes} ^ {*self.data.classes}):
+            names = some_of(map(repr, sorted(differ)), 3)
+            raise UserError(f"the data of {run} has other classes now: {names}; give --data")
         if other or self.split != "train":
             self.note_images(other)
 
-    def _read_as(self, other: bool) -> None:
+    def _read_as(self, other: bool) -> list[str] | None:
         info = inspect_pretrained(str(self.weights))
         self.data.read_as(
             labelled=self.module_class.labelled,
@@ -111,6 +114,7 @@ class Subject:
             classes=(info.classes or []) if other else None,
             multilabel=info.extra.get("multilabel", False),
         )
+        return info.classes if self.module_class.labelled else None
 
     def _check_labels(self) -> None:
         """UserError that names the command for images without labels."""
@@ -156,11 +160,8 @@ class Subject:
         model = self.build_model()
         alive = ChildrenAlive()
         bar = [] if self.trainer.enable_progress_bar is False else [RunProgress()]
-        trainer = build_trainer(
-            **vars(self.trainer),
-            logger=False,
-            callbacks=[alive, *bar, *model.guards(), StopTogether()],
-        )
+        callbacks = [alive, *bar, *model.guards(), StopTogether()]
+        trainer = build_trainer(**vars(self.trainer), logger=False, callbacks=callbacks)
         limit_threads_of(trainer, model, self.data)
         with ending_together(trainer, alive):
             return model, *score(trainer, model, self.data, self.split)
@@ -210,9 +211,8 @@ def _options(run: Path, recorded: Record, args: list[str]) -> Namespace:
                 f"{run / CONFIG}: {name} ({shorten(value)}) is not an option with a plain value; "
                 "correct it, or copy the run again"
             )
-    trainer = {name: recorded["trainer"].get(name) for name in TRAINER}
     # An accelerator may be named as a class.
-    trainer = {name: value for name, value in trainer.items() if _is_plain(value)}
+    trainer = {n: v for n in TRAINER if _is_plain(v := recorded["trainer"].get(n))}
     with explaining(parser, f"{run / CONFIG}: "):
         trainer["enable_model_summary"] = False
         before = parser.parse_object({**sections, "trainer": trainer})

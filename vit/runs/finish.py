@@ -193,7 +193,7 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
         share = options.config.data.splits.val_fraction  # which the default recipe has, too
         train = f"vit fit --data {shlex.quote(images)} --pretrained {run}"
         train += f" --data.splits.val_fraction {share}"
-    following = [test, train]
+    following = [test, train] if data.labelled or not trainer.should_stop else [test]
     items = (data.splits.test or data.splits.val or data.splits.train).items
     if not data.labelled:
         following[0] = f"vit knn {run} --data LABELLED"

@@ -10,10 +10,9 @@ from jsonargparse import Namespace
 from vit.console import note
 from vit.data.module import ImageData
 from vit.data.settings import Columns, InputFormat
-from vit.data.trained_on import Known, digests
 from vit.errors import UserError
 from vit.recipes import flat
-from vit.runs.lineage import note_seen
+from vit.runs.lineage import known_by
 from vit.runs.records import Record, is_run, recorded_options
 from vit.runs.short_names import Words
 from vit.training.network_training import RECOMPUTE
@@ -87,22 +86,12 @@ def same_place(one: str | None, other: str | None) -> bool:
 
 
 def check_held_out(config: Namespace, data: ImageData) -> None:
-    """Notes how many images of val and test the weights or a teacher have learned, or the run will.
+    """Notes how many images of val and test the weights or a teacher have learned.
 
     UserError where the weights have, unless that is allowed.
     """
-    if data.known is not None and (seen := data.known.given(data.splits)):
-        if config.data.splits.seen == "refuse":
-            raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
-        note("; ".join(seen))
-    teacher = config.model.get(TEACHER)
-    if teacher is None and data.mixture is None:
-        return
-    for name, images in data.splits.present().items():
-        if name == "train":
-            continue
-        if teacher is not None:
-            note_seen(teacher, images, name)
-        if data.mixture and (also := digests([data.mixture.unlabelled])) is not None:
-            if text := Known(also, "this run, without labels").count(images, name):
-                note(text)
+    for known in (data.known, known_by(config.model.get(TEACHER))):
+        if known is not None and (seen := known.held_out(data.splits)):
+            if known is data.known and config.data.splits.seen == "refuse":
+                raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
+            note("; ".join(seen))

@@ -23,6 +23,5 @@ def known_by(weights: str | Path | None, *, before: bool = False) -> Known | Non
 
 def note_seen(weights: str | Path, images: ImageSet, name: str) -> None:
     """Says how many of the images the weights learned."""
-    known = known_by(weights)
-    if known is not None and (text := known.count(images, name)):
+    if (known := known_by(weights)) is not None and (text := known.count(images, name)):
         note(text)

@@ -124,6 +124,21 @@ def test_a_picture_that_is_added_between_two_parts_moves_no_other(
     assert below == [os.path.relpath(image, "elsewhere") for image in parts[1]]
 
 
+def test_other_pictures_of_the_same_names_are_not_taken_for_answered(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    assert vit("classify", model, photos, "--out", "a.csv").status == 0
+    first, second, *_ = sorted(photos.rglob("*.jpg"))
+    content, times = second.read_bytes(), second.stat()
+    second.write_bytes(first.read_bytes())
+    again = vit("classify", model, photos, "--out", "a.csv")
+    assert again.status == 2 and "was begun with pictures 36" in again.err
+    second.write_bytes(content)
+    os.utime(second, ns=(times.st_atime_ns, times.st_mtime_ns))
+    again = vit("classify", model, photos, "--out", "a.csv")
+    assert again.status == 0 and "no picture was left" in again.err
+
+
 @pytest.mark.parametrize(
     ("number", "out", "kind"),
     [(signal.SIGINT, "x.csv", Lines), (signal.SIGTERM, "x.parquet", Parts)],

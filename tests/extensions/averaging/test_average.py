@@ -76,10 +76,14 @@ def test_runs_of_other_kinds_are_refused_before_anything_is_written(
     shutil.copytree(photos, "other")
     Path("other/red").rename("other/rot")
     fitted(vit, Path("other"), "named")
+    for path in Path(shutil.copytree(photos, "second")).rglob("*.jpg"):
+        path.write_bytes(path.read_bytes() + b"\0")  # of the same name
+    fitted(vit, Path("second"), "day_2")
     for other, message in {
         "narrow": "a and narrow have other architecture.",
         "cut": "a and cut have other train, val, test images; average runs of the same",
         "colours": "a and colours have other preprocessing.mean",
+        "day_2": "a and day_2 have other val images; average runs of the same",
         "named": "do not have the same classes",
     }.items():
         done = vit("average", "a", other, "--out", "soup")

@@ -58,8 +58,12 @@ def test_other_images_and_other_classes_are_refused(vit: Vit, photos: Path) -> N
     shutil.copytree(photos, "fewer")
     shutil.rmtree("fewer/red")
     fitted(vit, Path("fewer"), "two")
+    for path in Path(shutil.copytree(photos, "second")).rglob("*.jpg"):
+        path.write_bytes(path.read_bytes() + b"\0")  # of the same name
+    fitted(vit, Path("second"), "day_2")
     for args, words in (
         (("seeded",), "the test images of a are not the test images of seeded; give images that"),
+        (("day_2",), "the test images of a are not the test images of day_2; give images that"),
         (("two",), "a and two do not have the same classes: 'red'"),
         (("nowhere",), "nowhere is not a run directory"),
         (("seeded", "--with=x.onnx"), "--with is for one run"),

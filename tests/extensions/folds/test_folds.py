@@ -283,6 +283,10 @@ def test_other_images_or_options_and_other_runs_are_refused(finished: Path, vit:
     Image.new("RGB", (9, 9)).save("photos/red/04.jpg")
     replaced = vit("folds", *OPTIONS, "--folds=3")
     assert replaced.status == 2 and "contents" in replaced.err
+    whole = Path(finished, "photos/red/04.jpg").read_bytes()
+    Path("photos/red/04.jpg").write_bytes(whole[:-9] + b"\0" + whole[-8:])  # of the same size
+    replaced = vit("folds", *OPTIONS, "--folds=3")
+    assert replaced.status == 2 and "contents" in replaced.err
     Path("other").mkdir()
     Path("other/notes.txt").touch()
     refused = vit("folds", *OPTIONS[:-1], "--run_dir=other")

@@ -51,6 +51,8 @@ def test_five_channels_are_trained_tested_classified_and_exported(vit: Vit, arra
     low, high = (classifier.probabilities([fine // 256 * 256 + rest]) for rest in (0, 255))
     assert not torch.equal(low, high)
     expected = classifier.probabilities([fine])
+    values = torch.from_numpy(fine.astype("float32") / 65535).permute(2, 0, 1)
+    torch.testing.assert_close(classifier.probabilities([values]), expected)
     for to in ("native", "timm", "huggingface"):
         convert("run", to, to)
         torch.testing.assert_close(package.load(to).probabilities([fine]), expected)

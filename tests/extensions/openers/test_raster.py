@@ -2,6 +2,7 @@
 Pillow's float mode, statistics against NumPy over all values."""
 
 import io
+import struct
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -100,6 +101,38 @@ def test_tiff_of_many_channels_keeps_its_values(kind: str, planar: str, channels
     found = open_raster(stream.getvalue(), channels).numpy()
     scale = {"uint8": 255, "uint16": 65535}.get(kind, 1)
     np.testing.assert_allclose(found * scale, values.transpose(2, 0, 1), rtol=1e-6)
+
+
+def test_signed_bytes_of_a_tiff_keep_their_sign() -> None:
+    tifffile = pytest.importorskip("tifffile")
+    stream, values = io.BytesIO(), np.array([[-100, -1], [0, 100]], np.int8)
+    tifffile.imwrite(stream, values)
+    assert open_raster(stream.getvalue(), 1).tolist() == [values.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("uint16", {"photometric": "rgb", "planarconfig": "separate"}),
+        ("uint16", {"photometric": "miniswhite"}),
+        ("int8", {}),
+    ],
+)
+def test_a_tiff_that_pillow_misreads_is_refused(kind: str, options: dict[str, Any]) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, some(kind, *[3] * ("planarconfig" in options), 18, 20), **options)
+    with pytest.raises(ImageError, match="a rare kind of TIFF"):
+        open_image(stream.getvalue())
+
+
+def test_twelve_bits_of_a_tiff_are_not_taken_for_sixteen() -> None:
+    tags = {256: 2, 257: 2, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 2, 279: 6}
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()]
+    strips = struct.pack("<2sHI", b"II", 42, 16) + bytes(8)
+    file = strips + struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
+    with pytest.raises(ImageError, match=r"a rare kind of TIFF \(12 bits\)"):
+        open_image(file)
 
 
 def test_a_file_that_tifffile_is_needed_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from tests.command import Vit
 from tests.extensions.ssl.trainings import of
+from vit.extensions.ssl.watch import Progress, verdict
 from vit.weights.archives import read_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -50,6 +51,17 @@ def test_a_run_made_to_collapse_is_found_and_named_and_its_best_weights_are_kept
     model = load_file("run/model/model.safetensors")
     assert all(torch.equal(value, best[name]) for name, value in model.items())
     assert not all(torch.equal(value, last[name]) for name, value in model.items())
+    assert "--steps" not in done.out.partition("\nnext:\n")[2]  # it would end at once
+    more = vit("fit", "--run_dir=run", "--steps=400")
+    assert more.status == 0 and "give other options and another --run_dir" in more.err, more.err
+
+
+def test_weights_of_the_start_are_called_so_with_and_without_a_yardstick() -> None:
+    for hits in ([], [torch.ones(9) > 0] * 2):
+        progress = Progress({}, 9.0, 1.0, hits, hits)
+        assert verdict(progress) == "no look was better than the start, whose weights model/ holds"
+    progress = Progress({}, 9.0, 1.0, [], [], kept_step=5)
+    assert "whether it is better than the start, `vit knn` tells" in verdict(progress)
 
 
 def test_a_yardstick_says_what_the_run_has_brought(photos: Path, vit: Vit) -> None:
@@ -59,9 +71,9 @@ def test_a_yardstick_says_what_the_run_has_brought(photos: Path, vit: Vit) -> No
     start = r"neighbours name \d+ of 18 other images rightly at the start, \d+ by the teacher of "
     better = start + r"step \d, .*, (a gain|a loss|no difference is shown)"
     same = "no look was better than the start, whose weights model/ holds"
-    result = re.search(f"yardstick: ({better}|{same})", done.out)
+    result = re.search(f"yardstick: {better}|{same}", done.out)
     assert result is not None and result[0] in vit(*words, "--steps=8").out  # which is finished
-    counted = r"note: \d+ of 18 labelled (train|val) images were in the training of run"
+    counted = r"note: \d+ of 18 labelled (train|test) images were in the training of run"
     assert len(re.findall(counted, done.err)) == 2
     rows = Path("run/metrics.csv").read_text().splitlines()
     assert {"effective_rank", "prototype_share", "yardstick/knn"} <= {*rows[0].split(",")}

@@ -60,6 +60,8 @@ def test_a_test_folder_measures_whatever_val_there_is(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         shutil.copytree(photos, tmp_path / "split" / split)
     assert opened(tmp_path / "split").halves == ("train", "test")
+    shutil.rmtree(tmp_path / "split" / "val")
+    assert [len(half) for half in files(opened(tmp_path / "split"))] == [36, 36]
 
 
 def test_a_list_says_by_its_splits_which_half_measures(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import vit as package
 from tests.command import CLASSES, Vit, saved
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
+from vit.data.trained_on import TrainedOn
 from vit.errors import UserError
 from vit.extensions.transfer.pseudo import Answers
 from vit.runs.options import Options
@@ -248,6 +249,9 @@ def test_a_teacher_that_learned_images_of_test_is_refused(vit: Vit) -> None:
     os.rename("my photos", "elsewhere")  # nothing is known of another folder
     args[args.index("my photos")] = "elsewhere"
     assert vit(*args, "--teacher=learned", "--out=other").status == 0
+    records = [Path(run, "model/trained_on") for run in ("learned", "other/student_1", "same")]
+    teacher, student, same = (set(TrainedOn.read(record).all) for record in records)
+    assert teacher <= student and not teacher <= same
 
 
 def test_an_unreadable_unlabelled_image_is_reported_before_training(vit: Vit) -> None:

@@ -57,6 +57,16 @@ def test_probabilities_are_the_mean_over_a_picture_and_its_mirror(
     assert again.status == 2 and "was begun with tta True, not False" in again.err
 
 
+def test_answers_of_another_exported_file_are_not_continued(vit: Vit, pictures: list[Path]) -> None:
+    pytest.importorskip("openvino")
+    for seed in (0, 1):
+        saved(Path(f"m{seed}"), seed=seed)
+    tta = (*pictures, "--tta", "--engine", "openvino", "--out", "a.csv")
+    assert vit("classify", "m0", *tta).status == 0
+    again = vit("classify", "m1", *tta)
+    assert again.status == 2 and "was begun with weights" in again.err, again.err
+
+
 def test_the_mean_of_several_labels_and_of_far_logits_is_exact(
     vit: Vit, pictures: list[Path]
 ) -> None:

@@ -112,6 +112,47 @@ def test_cells_share_the_cut_of_val_and_final_runs_train_on_it(
     assert Path("out/best/checkpoints").exists()
 
 
+def test_cells_of_encoders_that_know_some_images_share_the_others(
+    vit: Vit, command: tuple[str, ...], photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: set[str] = set()
+    for run, numbers in (("red", range(4)), ("blue", range(3, 7))):
+        for path in sorted(photos.rglob("*.jpg")):
+            if int(path.stem) in numbers:
+                place = Path("of", run, path.relative_to(photos))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(path.read_bytes())
+                learned.add(path.relative_to(photos).as_posix())
+        whole = ("--data.splits.val_fraction=0", "--data.splits.test_fraction=0", *OPTIONS[1:])
+        start = ("--data", f"of/{run}", "--pretrained=pre", f"--run_dir={run}", *whole)
+        assert vit("fit", "-c", "probe", *start).status == 0
+    made: list[jobs.Job] = []
+    run_job = jobs.Job.run
+    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run_job(job))[1])
+    encoders = ("--pretrained=red", "--pretrained=blue")
+    done = vit(*command[:-2], *encoders, "--run_dir=out", *OPTIONS)
+    assert done.status == 0, done.err
+    texts = [dict(word.removeprefix("--").partition("=")[::2] for word in j.words) for j in made]
+    assert {text["model.pretrained"] for text in texts} == {"red", "blue"}
+    lists = {(job.split, text["data.root"]) for job, text in zip(made, texts, strict=True)}
+    assert lists == {("val", "out/search.csv"), ("test", "out/final.csv")}
+    tested = {}
+    for split, file in lists:
+        rows = [row.split(",") for row in Path(file).read_text().splitlines()[1:]]
+        held_out = {
+            name: {Path(path).relative_to(photos).as_posix() for path, _, of in rows if of == name}
+            for name in ("val", "test")
+        }
+        assert held_out["test"] and bool(held_out["val"]) == (split == "val")
+        assert not (held_out["val"] | held_out["test"]) & learned
+        tested[split] = held_out["test"]
+    assert tested["val"] == tested["test"]
+    for path in photos.rglob("*.jpg"):  # of the same names
+        path.write_bytes(path.read_bytes() + b"\0")
+    changed = vit(*command[:-2], *encoders, "--run_dir=out", *OPTIONS)
+    assert changed.status == 2 and "choose another --run_dir" in changed.err
+
+
 def test_no_gain_is_an_answer(
     vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,14 +41,15 @@ ALL = "pictures of all shards"
 
 def identity(classifier: Classifier) -> str:
     """A digest of all that answers depend on, besides the pictures and the precision."""
-    engine = classifier.engine if isinstance(classifier, EngineClassifier) else None
+    plain = vars(classifier).get("plain", classifier)  # of a view, whose own facts follow
+    engine = plain.engine if isinstance(plain, EngineClassifier) else None
     facts = [
         classifier.classes,
         classifier.preprocess.to_dict(),
         classifier.thresholds if classifier.multilabel else None,
         classifier.temperature,
         engine and engine.name,
-        engine.identity if engine else fingerprint(classifier.model.state_dict()),
+        engine.identity if engine else fingerprint(plain.model.state_dict()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def _scheduled() -> str:
     return f"{task - first}/{count}"
 
 
+def _digest(paths: PathList) -> str:
+    """A digest of path, size and time of change of each picture."""
+    digest = blake2b(digest_size=8)
+    for path in paths:
+        with suppress(OSError):  # such as one that has gone
+            status = os.stat(path)
+            digest.update(f"{status.st_size} {status.st_mtime_ns} ".encode())
+        digest.update(os.fsencode(path) + b"\0")
+    return digest.hexdigest()
+
+
 class AnswerFile:
     """A file of --out, whose suffix is that of a row of the table `answer_files`."""
 
@@ -92,7 +104,7 @@ class AnswerFile:
         names = columns(classifier, asked, features=options.features)
         facts = {
             "model": options.model,
-            "pictures": f"{len(paths):,} (digest {paths.digest()})",
+            "pictures": f"{len(paths):,} (digest {_digest(paths)})",
             ALL: self._whole,
             "top": asked.top,
             **{name: asked.numbers.get(name) for name in rows("answers")},

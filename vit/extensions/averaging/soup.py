@@ -18,6 +18,7 @@ from vit.errors import UserError
 from vit.extensions.evaluation.paired import check_classes, difference, on_one_process
 from vit.extensions.licences.rows import inherit
 from vit.extensions.multilabel.average_precision import best_thresholds
+from vit.extensions.sources.digests import same_images
 from vit.runs.directory import find_checkpoint
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
@@ -145,7 +146,8 @@ def _check_same(a: Subject, of_a: Weights, b: Subject, of_b: Weights) -> None:
     records, here = zip(*((_recorded(run), run.data.digests["val"]) for run in (a, b)), strict=True)
     shared = [name for name in SPLITS if all(name in record for record in records)]
     other = [name for name in shared if records[0][name] != records[1][name]]
-    if other or here[0] != here[1]:
+    sets = [run.data.image_set("val") for run in (a, b)]
+    if other or here[0] != here[1] or not same_images(*sets):
         raise UserError(
             f"{a.run} and {b.run} have other {', '.join(other or ['val'])} images; average runs "
             "of the same images and splits, such as those of other learning rates or seeds "

@@ -35,6 +35,7 @@ def _measured(options: Namespace) -> dict[str, Any]:
     from vit.extensions.evaluation.imagenet_variants import is_wordnet
     from vit.extensions.evaluation.robustness import ALEXNET, Source, summary
     from vit.extensions.evaluation.robustness_pictures import find_pictures
+    from vit.runs.lineage import note_seen
 
     models, other = [load_frozen(options, "logits")], options.relative_to
     preprocess = models[0].preprocess
@@ -46,6 +47,8 @@ def _measured(options: Namespace) -> dict[str, Any]:
         raise UserError(f"--seed is for generated pictures, and {options.data} has official ones")
     if other is not None:
         models.append(load_frozen(Namespace(**{**vars(options), "model": other}), "logits"))
+        if pictures == "generated":
+            note_seen(other, sets[None][0].images, "tested")
     source = Source(pictures, sets, options.limit, options.seed or 0)
     for model in models:  # a class that one lacks is found before anything is computed
         source.read_by(model, next(iter(sets)), 1)

@@ -13,6 +13,7 @@ from vit.errors import UserError, some_of
 from vit.extensions.multilabel.average_precision import average_precision
 from vit.extensions.reports.intervals import Z_95
 from vit.extensions.serving.proof import paired
+from vit.extensions.sources.digests import same_images
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
 
@@ -60,7 +61,8 @@ def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
 def check_comparable(a: Subject, b: Subject) -> None:
     """UserError unless both have the same classes, labels and images."""
     check_classes(a, b)
-    if a.data.digests[a.split] != b.data.digests[b.split]:
+    named_alike = a.data.digests[a.split] == b.data.digests[b.split]
+    if not (named_alike and same_images(*(each.data.image_set(each.split) for each in (a, b)))):
         raise UserError(
             f"the {a.split} images of {a.run} are not the {b.split} images of {b.run}; give images "
             "that neither was trained on: --data.root FOLDER"

@@ -132,7 +132,7 @@ class Folds:
             "seed": seed,
             "options": self.base.recorded(),
             "images": data.digests,
-            "contents": {n: images_digest(p, times=False) for n, p in parts},
+            "contents": {n: images_digest(p, contents=True) for n, p in parts},
             "list": sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16],
         }
         steps = {"steps": read_json(file).get("steps")} if file.is_file() else {}

@@ -43,7 +43,7 @@ _NUMPY = b"\x93NUMPY"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _GRAY = 0
 """Colour type of PNG files without colour and transparency."""
-_BITS_PER_SAMPLE = 258
+_BITS_PER_SAMPLE, _SAMPLE_FORMAT = 258, 339
 _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 """What becomes 1; other types have no agreed white."""
 
@@ -172,7 +172,8 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
         bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore
         whole = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") and max(bits) <= 8
         alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "I", "F")
-        if getattr(image, "n_frames", 1) == 1 and (whole or alone):
+        signed = 2 in image.tag_v2.get(_SAMPLE_FORMAT, ()) and max(bits) <= 8  # pyright: ignore
+        if getattr(image, "n_frames", 1) == 1 and (whole or alone) and not signed:
             return _pillow_values(image, name)
     tifffile = needed("tifffile", "tiff")
     stream.seek(0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vit.console import note
 from vit.data.dataset import Batch
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
@@ -16,6 +17,7 @@ from vit.extensions.serving.engines import Engine
 from vit.inference.runtimes import open_export
 from vit.runs.evaluate import Subject
 from vit.training.image_classifier import ImageClassifier
+from vit.weights.sealed import fingerprint
 
 ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precision=32-true"]
 
@@ -65,5 +67,10 @@ class ExportedSubject(Subject):
         for name in ("classes", "preprocess", "multilabel"):
             if getattr(self.classifier, name) != getattr(model, name):
                 raise UserError(f"the exported file has other {name} than {self.run}")
+        if self.classifier.engine.description.sha256 != fingerprint(model.model.state_dict()):
+            note(
+                f"the file has other weights than {self.run}: which of these images they learned "
+                "is not known"
+            )
         model.engine = self.classifier.engine
         return model

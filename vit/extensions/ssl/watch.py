@@ -197,10 +197,10 @@ def _collapse(start: Progress, rank: float, share: float, nats: float) -> str | 
 
 def verdict(progress: Progress) -> str:
     """The gain of the best weights, by the images that have chosen nothing."""
+    if progress.kept_step == 0:
+        return "no look was better than the start, whose weights model/ holds"
     if not progress.best:
         return "model/ holds the teacher; whether it is better than the start, `vit knn` tells"
-    if progress.kept_step == 0:
-        return "yardstick: no look was better than the start, whose weights model/ holds"
     pair = paired(progress.hits[1].numpy(), progress.best[1].numpy())
     low, high = sorted(-bound for bound in pair.interval)
     word = "a gain" if low > 0 else "a loss" if high < 0 else "no difference is shown"

@@ -34,7 +34,7 @@ class Yardstick:
     """
 
     def __init__(self, root: str, level: float, like: ImageData, trainer: Trainer) -> None:
-        cut = Splitting(val_fraction=0.5, test_fraction=0, seed=like.seed)
+        cut = Splitting(val_fraction=0, test_fraction=0.5, seed=like.seed)
         size, batch = like.image_size, like.batch_size
         self.data = ImageData(
             root=root, image_size=size, batch_size=batch, splits=cut, loading=like.loading

@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vit.console import say
 from vit.data.module import ImageData
 from vit.data.settings import Splitting
 from vit.data.sources import PathList, SplitName
+from vit.data.trained_on import TrainedOn
 from vit.errors import UserError, some_of
 from vit.extensions.answers.answer_files import identity
 from vit.extensions.evaluation.features import Extractor, device_of
@@ -26,10 +28,11 @@ from vit.inference.classifier import Classifier, load
 from vit.models.zoo import canonical_name
 from vit.recipes import list_recipes
 from vit.runs.following import same_place
-from vit.runs.lineage import note_seen
+from vit.runs.lineage import known_by, note_seen
 from vit.runs.options import Options
 from vit.runs.records import read_summary, recorded_options
 from vit.runs.short_names import Words
+from vit.weights.names import TRAINED_ON
 from vit.weights.native import save_native
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 from vit.writing import writable, write_json
@@ -121,9 +124,10 @@ class SelfTraining:
     def _check(self) -> None:
         """UserError for mistakes, before anything is trained."""
         data, images = self.base.data, self.images.splits.train
+        sets = data.splits.present()
         if self.teacher is not None:
             self._check_teacher(self.teacher)
-            for name, held_out in data.splits.present().items():
+            for name, held_out in sets.items():
                 if name != "train":
                     note_seen(self.teacher, held_out, name)
         say(f"{len(self.paths):,} unlabelled images in {self.paths.root}")
@@ -149,6 +153,7 @@ class SelfTraining:
             "teacher": self.teacher and identity(self._opened(self.teacher)),
             "pseudo": self.pseudo,
             "images": {**data.digests, "unlabelled": images_digest(images)[:16]},
+            "contents": {name: images_digest(each, contents=True) for name, each in sets.items()},
         }
         file = writable(self.out, "--out") / "plan.json"
         if not file.is_file():  # else they were compared before
@@ -187,7 +192,12 @@ class SelfTraining:
         learned = len(rows) if self.pseudo["ratio"] > 0 else 0
         facts = {"images": learned, "confidence": confidence}
         row = _trained(self.of_student(number), self.out / f"student_{number}")
-        _pass_on(_licences(classifier), Path(row["run"]) / "model")
+        student = Path(row["run"]) / "model"
+        _pass_on(_licences(classifier), student)
+        if (known := known_by(teacher)) is not None:  # what the student knows of them by it
+            record = TrainedOn.read(student / TRAINED_ON)
+            here = np.union1d(record.here, known.digests)
+            record._replace(here=here).write(student / TRAINED_ON)
         return {**row, **facts}
 
     def _answers(self, teacher: Classifier, file: Path) -> Answers:

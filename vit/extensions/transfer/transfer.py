@@ -226,7 +226,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             "rename its val to test; the slice is then split from train"
         )
     parts = splits.present().items()
-    sizes = {n: images_digest(p, times=False) for n, p in parts if isinstance(p.items, PathList)}
+    sizes = {n: images_digest(p, contents=True) for n, p in parts if isinstance(p.items, PathList)}
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}

@@ -4,18 +4,22 @@ on images that no choice has seen."""
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 
 from vit.console import note, say
+from vit.data.sources import Splits
+from vit.data.trained_on import Known
 from vit.errors import UserError
 from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.formats.published import table
 from vit.extensions.recipes.budget import seconds_of
 from vit.extensions.reports.run_list import read_history
+from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import transfer
 from vit.extensions.transfer.divided import Job, complete
 from vit.extensions.transfer.image_lists import reading_options
@@ -24,6 +28,7 @@ from vit.extensions.tune.space import SPACE, Cell, Encoder, options, ordered, wo
 from vit.fine_tuning import ENOUGH_TO_CHOOSE, steps_for
 from vit.models.config import ViTConfig
 from vit.recipes import DEFAULT_RECIPE, find_recipe, read_options
+from vit.runs.lineage import known_by
 from vit.runs.options import Options
 from vit.runs.records import Record
 from vit.runs.short_names import Words
@@ -66,36 +71,50 @@ def tune(
     (folder / "cells").mkdir(exist_ok=True)
     names = [*dict.fromkeys(pretrained or _in_cache())]
     default = [f"--config={DEFAULT_RECIPE}", *rest, f"--model.pretrained={names[0]}"]
-    final, cut = _images(str(data), default, seed, folder)
+    final, cut = _images(str(data), default, names, seed, folder)
     search = [*final, *cut, "--trainer.limit_val_batches=0", "--final_split=val"]
     parsed = Options([*default, *search])
     others = [Options([*default, *final, f"--model.pretrained={name}"]) for name in names[1:]]
     encoders = [_encoder(each) for each in (parsed, *others)]
+    sets = parsed.data.splits.present()
     facts = {**parsed.recorded(), "digests": parsed.data.digests, "space": SPACE, "seed": seed}
+    facts["contents"] = {name: images_digest(each, contents=True) for name, each in sets.items()}
     transfer.check_plan(folder / "options.json", {**facts, "encoders": names}, "--run_dir")
-    images = {name: len(each) for name, each in parsed.data.splits.present().items()}
+    images = {name: len(each) for name, each in sets.items()}
     steps = steps_for(images["train"] + bool(cut) * images["val"], parsed.data.batch_size)
     shared = {"val": [*rest, *search], "test": [*rest, *final, "--final_split=test"]}
     tuning = Tuning(folder, shared, encoders, steps, images, seconds, seed, began)
     return tuning.result()
 
 
-def _images(data: str, default: list[str], seed: int, folder: Path) -> tuple[list[str], list[str]]:
+def _images(
+    data: str, default: list[str], encoders: Sequence[str], seed: int, folder: Path
+) -> tuple[list[str], list[str]]:
     """Words for the images with a test split, and those that cut val from train, if need be."""
-    final = [f"--data={data}", f"--data.splits.seed={seed}"]
-    splits = Options([*default, *final]).data.splits
+    final, cut = [f"--data={data}", f"--data.splits.seed={seed}"], list[str]()
+    seen = [known.digests for name in encoders if (known := known_by(name)) is not None]
+    known = Known(reduce(np.union1d, seen), " or ".join(encoders)) if seen else None
+    splits = Options([*default, *final]).data.unseen_by(known).splits
     if splits.multilabel or (splits.test is None and splits.val is None):
         lack = "several labels per image" if splits.multilabel else "too few images to hold any out"
         raise UserError(f"{data} has {lack}; `vit tune` compares accuracies on held-out images")
     if splits.test is None:
         note(f"{data} has no test images: its val is test here, and val is cut from train")
-        listed = transfer.csv_of(splits, "test")
-        write_text(folder / "images.csv", listed, errors="surrogateescape")
-        final[:1] = reading_options(splits, folder / "images.csv")
-    elif splits.val is not None:
-        return final, []
-    share = min(VAL_IMAGES / len(splits.train), MOST_SHARE)
-    return final, [f"--data.splits.val_fraction={share:.3g}"]
+        final[:1] = _listed(splits, "test", folder / "images.csv")
+    if splits.test is None or splits.val is None:
+        share = min(VAL_IMAGES / len(splits.train), MOST_SHARE)
+        cut = [f"--data.splits.val_fraction={share:.3g}"]
+    if known is not None:  # the cut of each encoder alone would leave it other images
+        splits = Options([*default, *final, *cut]).data.unseen_by(known).splits
+        final[:1] = _listed(splits, "train" if cut else "val", folder / "final.csv")
+        cut = cut and _listed(splits, "val", folder / "search.csv")
+    return final, cut
+
+
+def _listed(splits: Splits, val: str, file: Path) -> list[str]:
+    """Writes a list of the images, with this split for those of val; words that read it."""
+    write_text(file, transfer.csv_of(splits, val), errors="surrogateescape")
+    return reading_options(splits, file)
 
 
 def _in_cache() -> list[str]:
