@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from PIL import Image
 from PIL.ExifTags import Base
@@ -222,7 +222,7 @@ def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
     if image.format == "EPS":
         # Pillow would run Ghostscript on it.
         raise ImageError(f"{name}: an EPS file is a program, not an image; convert it to PNG")
-    tags: Any = vars(image).get("tag_v2") or {}  # of TIFF, some of whose kinds Pillow misreads
+    tags = vars(image).get("tag_v2") or {}  # of TIFF, some of whose kinds Pillow misreads
     bits, rare = max(tags.get(258, (1,))), tags.get(284) == 2 or tags.get(262) == 0
     if 8 < bits < 16 or (bits == 16 and rare) or (bits == 8 and 2 in tags.get(339, ())):
         raise ImageError(f"{name}: a rare kind of TIFF ({bits} bits); save it as PNG")

@@ -126,7 +126,8 @@ def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     """Notes on what the other format does not say of the outputs."""
     notes = []
     if to != "native" and writable_formats()[to].suffix:
-        notes.append(f"{to} has no word for names of classes, mean, std and crop: readers guess")
+        what = "names of classes, mean, std and crop"
+        notes.append(f"{to} has no word for {what}: pass them on beside the file")
     if carried(extra) and to != "native" and writable_formats()[to].suffix:
         notes.append(f"{to} has no word for the licences: pass them on beside the file")
     if extra.get("multilabel") and not export.multilabel:

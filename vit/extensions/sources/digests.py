@@ -31,7 +31,7 @@ def images_digest(images: ImageSet, *, contents: bool = False) -> str:
 
 
 def same_images(one: ImageSet, other: ImageSet) -> bool:
-    """Whether two sets of equal names have equal contents, as far as these are known."""
+    """True if two sets of equal names have equal contents, as far as these are known."""
     a, b = in_order(one), in_order(other)
     if a is None or b is None:
         return True

@@ -124,10 +124,9 @@ class SelfTraining:
     def _check(self) -> None:
         """UserError for mistakes, before anything is trained."""
         data, images = self.base.data, self.images.splits.train
-        sets = data.splits.present()
         if self.teacher is not None:
             self._check_teacher(self.teacher)
-            for name, held_out in sets.items():
+            for name, held_out in data.splits.present().items():
                 if name != "train":
                     note_seen(self.teacher, held_out, name)
         say(f"{len(self.paths):,} unlabelled images in {self.paths.root}")
@@ -147,13 +146,14 @@ class SelfTraining:
                 raise UserError(f"student {number} {name}: {error}{more}") from error
             if student.data.splits.digests != data.splits.digests:
                 raise UserError(f"--students {name} changes the labelled images, or their splits")
+        sets = data.splits.present().items()
         facts = {
             "options": self.base.recorded(),
             "students": students,
             "teacher": self.teacher and identity(self._opened(self.teacher)),
             "pseudo": self.pseudo,
             "images": {**data.digests, "unlabelled": images_digest(images)[:16]},
-            "contents": {name: images_digest(each, contents=True) for name, each in sets.items()},
+            "contents": {name: images_digest(each, contents=True) for name, each in sets},
         }
         file = writable(self.out, "--out") / "plan.json"
         if not file.is_file():  # else they were compared before
