@@ -44,6 +44,13 @@ def test_symbolic_link_loops_list_each_folder_once(tmp_path, make_tree):
     assert files(root) == ["cat/0.jpg", "cat/1.jpg", "dog/0.jpg", "dog/1.jpg"]
 
 
+def test_a_link_takes_no_folder_from_its_own_deeper_place(tmp_path, make_tree):
+    root = make_tree(tmp_path / "root", {"cat": 1, "dog": 1, "dog/puppies": 1})
+    (root / "cat" / "young").symlink_to(root / "dog" / "puppies")
+    (root / "a").symlink_to(root / "dog" / "puppies")
+    assert files(root) == ["cat/0.jpg", "dog/0.jpg", "dog/puppies/0.jpg"]
+
+
 def test_links_to_elsewhere_are_followed(tmp_path, make_tree):
     pool = make_tree(tmp_path / "pool", {"cat": 2, "dog": 1})
     root = make_tree(tmp_path / "root", {"bird": 1})

@@ -26,22 +26,23 @@ def scan(top: str, *, arrays: bool = False) -> tuple[dict[str, list[str]], Count
     folders: dict[str, list[str]] = {}
     left_out: Counter[str] = Counter()
     waiting, seen = deque([("", os.path.realpath(top))]), set[str]()  # paths without links
+    links: deque[tuple[str, str]] = deque()  # last: what they lead to is listed at its own place
     with Meter(f"scanning {top}", 0, "images") as meter:
-        while waiting:
-            path, real = waiting.popleft()
+        while waiting or links:
+            path, real = (waiting or links).popleft()
             if real in seen:
                 continue
             seen.add(real)
             images = folders[path] = []
-            # Links last: what they lead to is listed at its own place.
-            for entry in sorted(entries(real), key=os.DirEntry.is_symlink):
+            for entry in entries(real):
                 suffix = os.path.splitext(entry.name)[1].lower()
                 if entry.name.startswith("."):
                     left_out["hidden"] += not entry.is_dir()
                 elif os.path.isdir(entry.path):
                     if entry.name not in LITTER:
                         below = f"{path}/{entry.name}" if path else entry.name
-                        waiting.append((below, os.path.realpath(entry.path)))
+                        queue = links if entry.is_symlink() else waiting
+                        queue.append((below, os.path.realpath(entry.path)))
                 # A pipe or a device named .jpg would block its reader for ever.
                 elif suffix in extensions and os.path.isfile(entry.path):
                     images.append(entry.name)

@@ -65,10 +65,7 @@ class TrainedOn(NamedTuple):
 
 
 def digests(sets: Iterable[ImageSet], *, shown: bool = True) -> np.ndarray | None:
-    """Digests of all images of some sets; None if one has neither files nor lasting names.
-
-    `shown`: false for no progress.
-    """
+    """Digests of all images of some sets; None if one has neither files nor lasting names."""
     values = [NONE]
     for images in sets:
         if (of_set := in_order(images, shown=shown)) is None:

@@ -25,7 +25,7 @@ from vit.runs.trainer import Module, callbacks_of
 from vit.training.budget import batches_per_epoch
 from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.lightning_internals import log_at_last_step
-from vit.training.saving import BestCheckpoint
+from vit.training.saving import BestCheckpoint, averages
 from vit.weights.archives import read_checkpoint
 from vit.weights.native import save_native
 from vit.weights.sealed import is_sharded
@@ -128,7 +128,7 @@ def load_best(trainer: Trainer, model: Module) -> Record:
             return {"file": None, "weights": words, "metrics": {}, "by_size": callback.chosen}
     best = next((c for c in callbacks_of(trainer) if isinstance(c, BestCheckpoint)), None)
     if best is None or not best.best_model_path:
-        return {"file": None, "weights": "last step", "metrics": {}}
+        return {"file": None, "weights": "ema" if averages(trainer) else "last step", "metrics": {}}
     path = Path(best.best_model_path)
     file = read_checkpoint(path, like=model)
     model.load_state_dict(file["state_dict"])

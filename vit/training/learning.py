@@ -46,13 +46,13 @@ def begin(
 ) -> None:
     """Sets which parameters learn, and the bias of new rows of the head unless it is None.
 
-    UserError for an adaptation of random weights.
+    UserError for an adaptation of random weights, or of frozen ones.
     """
     if learning.freeze_backbone:
         network.requires_grad_(False)
     if adaptation is not None:
-        if report is None:
-            raise UserError("model.adaptation changes pre-trained weights: give model.pretrained")
+        if report is None or learning.freeze_backbone:
+            raise UserError("model.adaptation needs model.pretrained, and no freeze_backbone")
         adaptation.apply(network)
     fresh = torch.ones(network.config.num_classes, dtype=torch.bool)
     if report is not None:

@@ -72,6 +72,10 @@ def test_a_short_name_writes_its_kind_out(vit: Vit, command: tuple[str, ...]) ->
         (("--model.adaptation=vit.EMA",), "not correspond to a subclass of Adaptation"),
         (("--model.lora=two",), "model.adaptation.rank: Expected a int. Got value: two"),
         (("--model.lora",), "--model.lora needs a value"),
+        (
+            ("--model.lora=2", "--model.learning.freeze_backbone=true"),
+            "model.adaptation needs model.pretrained, and no freeze_backbone",
+        ),
         (("--model.loss.teacher=vit.Distillation",), "--model.loss.teacher.weights WEIGHTS"),
     ],
 )

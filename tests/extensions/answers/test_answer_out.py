@@ -106,7 +106,7 @@ def test_a_picture_that_is_added_between_two_parts_moves_no_other(
         assert lists[0][0] == str(36 + (shard > 0))
         about = json.loads(Path(f"{shard}.csv.json").read_text())
         assert about["pictures of all shards"] == "{} (digest {})".format(*lists[0])
-        shutil.copy(before[0], added)
+        shutil.copy2(before[0], added)
     answered = [row["image"] for shard in range(3) for row in rows_of(f"{shard}.csv")]
     assert sorted({*answered, str(added)}) == sorted([*map(str, before), str(added)])
     assert len(answered) == len({*answered}), "each once"

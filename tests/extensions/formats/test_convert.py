@@ -52,6 +52,7 @@ TO_TIMM: dict[str, ModelConfig] = {
     "gap after norm": ViTConfig(**TIMM, pool="gap", class_token=False),
     "map": ViTConfig(**TIMM, pool="map", class_token=False),
     "registers": ViTConfig(**TIMM, num_registers=2, layer_scale=0.1),
+    "registers, no class": ViTConfig(**TIMM, num_registers=2, class_token=False, pool="gap"),
     "registers, no slot": ViTConfig(**TIMM, num_registers=2, pos_embed_class_slot=False),
     "distilled": ViTConfig(**TIMM, distillation_token=True),
     "swiglu": ViTConfig(**{**TIMM, "activation": "swiglu"}, layer_scale=1.0),
@@ -295,6 +296,24 @@ def test_a_format_is_one_module_and_one_row(
     torch.save({"rattle": torch.zeros(1)}, tmp_path / "rattle.toy")
     with pytest.raises(UserError, match=r"rattle\.toy: a rattle is no model"):
         load_pretrained(tmp_path / "rattle.toy")
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.pth", "timm.pth"])
+def test_a_size_of_as_many_patches_is_not_taken_for_that_of_the_file(
+    name: str, tmp_path: Path
+) -> None:
+    model = native(ViTConfig(**TIMM), tmp_path / "native")
+    if name == "timm.pth":  # no description
+        convert(tmp_path / "native", tmp_path / "timm", "timm")
+        torch.save(load_file(tmp_path / "timm/model.safetensors"), tmp_path / name)
+    else:
+        convert(tmp_path / "native", tmp_path / name, "google" if "npz" in name else "torchvision")
+    wide, report = load_pretrained(tmp_path / name, image_size=(16, 64), num_heads=4)
+    assert len(report.resized) == 1 and "from 4x4 to 2x8 patches" in report.resized[0]
+    again, _ = load_pretrained(tmp_path / name, num_heads=4)
+    table = model.state_dict()["pos_embed"]
+    assert torch.equal(again.state_dict()["pos_embed"], table)
+    assert not torch.equal(wide.state_dict()["pos_embed"], table)
 
 
 def test_other_arithmetic_is_said(tmp_path: Path) -> None:

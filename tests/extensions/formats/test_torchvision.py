@@ -71,3 +71,6 @@ def test_swag_sizes_get_swag_preprocessing(tmp_path: Path) -> None:
         assert found is not None
         assert found["image_size"] == [size, size]
         assert (found["crop_fraction"], found["interpolation"]) == (fraction, filter_)
+    assert "does not say how images are prepared" in "".join(
+        load_pretrained(tmp_path / "w.pth", num_heads=4)[1].notes
+    )

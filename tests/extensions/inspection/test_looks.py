@@ -12,7 +12,7 @@ from tests.models.small_models import small_bit, small_hybrid, small_vit
 from vit.data.settings import InputFormat
 from vit.extensions.inspection import grad_cam, rollout
 from vit.extensions.inspection.figures import overlay
-from vit.extensions.inspection.looks import glances
+from vit.extensions.inspection.looks import Look, glances
 
 
 def photo() -> Image.Image:
@@ -48,6 +48,16 @@ def test_the_picture_is_the_rollout_or_the_cam_of_the_class(build: Any, training
         drawn = look(photo(), 2)
     assert drawn is not None and np.array_equal(np.asarray(drawn), np.asarray(expected))
     assert model.training == training
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_maps_of_heads_are_of_the_class_token_else_of_all_patches(class_token: bool) -> None:
+    weights, grid = torch.rand(2, 3, 8, 8), (2, 3)
+    look = Look(
+        photo=None, pictures=[], weights=weights, grid=grid, prefix=2, has_class_token=class_token
+    )  # type: ignore[arg-type]
+    rows = weights[:, :, 0, 2:] if class_token else weights[:, :, 2:, 2:].mean(2)
+    assert torch.equal(look.maps, rows.unflatten(-1, grid))
 
 
 def test_nothing_is_drawn_after_the_time_and_where_no_method_exists() -> None:

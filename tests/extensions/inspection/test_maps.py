@@ -40,6 +40,21 @@ def test_rollout_without_a_class_token_starts_from_all_patches() -> None:
     close(inspection.rollout(model, images), total.mean(1).reshape(2, *GRID))
 
 
+@pytest.mark.parametrize("variant", [{}, {"mixer": "dot_product"}])
+def test_weights_times_values_are_what_the_model_projects(variant: dict[str, Any]) -> None:
+    model = small_vit(image_size=(16, 32), variant=variant)
+    images, attn, inputs = random_images(2, 3, 16, 32), model.blocks[-1].attn, []
+    hooks = [module.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for module in
+             (attn, attn.proj)]  # fmt: skip
+    with torch.no_grad():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    values = attn.qkv(inputs[0]).unflatten(-1, (3, attn.num_heads, -1))[:, :, 2].transpose(1, 2)
+    mixed = inspection.attention(model, images, None)[:, -1] @ values
+    close(mixed.transpose(1, 2).flatten(2).detach(), inputs[1].numpy())
+
+
 @pytest.mark.parametrize("kind", [{"num_registers": 2}, GAP])
 def test_distance_is_weighted_by_attention(kind: dict[str, Any]) -> None:
     model, images, maps, p = model_and_maps(**kind)

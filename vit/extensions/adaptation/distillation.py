@@ -266,10 +266,10 @@ class CachedTeaching(Teaching):
                 "--teacher-cache knows images by their places, which data.loading.on_error=skip "
                 "changes; leave one of them out (`vit data check --fix` lists the good images)"
             )
-        if trainer.world_size > 1 and (data.sampling.balanced or data.sampling.repeats > 1):
+        if data.sampling.repeats > 1 or (data.sampling.balanced and trainer.world_size > 1):
             raise UserError(
-                "with --teacher-cache on several processes an image comes once per epoch: leave "
-                "out data.sampling.balanced and data.sampling.repeats"
+                "with --teacher-cache an image has one crop per epoch: leave out "
+                "data.sampling.repeats, and on several processes data.sampling.balanced"
             )
         if pl_module.mixing and self.teacher.features != "none":
             raise UserError(

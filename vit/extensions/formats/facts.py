@@ -8,6 +8,7 @@ import torch
 
 from vit.extensions.formats.refusals import FAMILIES
 from vit.models.config import ViTConfig
+from vit.preprocessing import Size
 from vit.weights.formats import LazyTensors, MissingFact
 from vit.weights.weight_file import WeightFile
 
@@ -38,21 +39,19 @@ def patch_size_of(side: int, stem_depths: tuple[int, ...] | None) -> int:
 
 
 def grid_of(
-    entries: int, slot_choices: Iterable[int], size: tuple[int, int] | None, patch_size: int
-) -> tuple[tuple[int, int], int]:
-    """Grid (rows, columns) and number of prefix slots of a position table with so many entries.
-
-    A known image size decides; else the first choice of slots that leaves a square.
+    entries: int, slots: Iterable[int], size: Size | None, patch: int, *, stated: bool = False
+) -> tuple[Size, int]:
+    """Grid (rows, columns) and prefix slots of a position table with so many entries: by the size
+    that the file has `stated`; else a square, with its choice of `slots`; else by one asked for.
     """
-    choices = list(slot_choices)
-    grid = (size[0] // patch_size, size[1] // patch_size) if size else (0, 0)
-    slots = entries - math.prod(grid)
-    if size and slots in choices:
-        return grid, slots
-    for slots in choices:
-        side = math.isqrt(max(entries - slots, 0))
-        if side > 0 and side * side == entries - slots:
-            return (side, side), slots
+    sides = {n: math.isqrt(max(entries - n, 0)) for n in slots}
+    squares = [n for n, side in sides.items() if 0 < side * side == entries - n]
+    grid = (size[0] // patch, size[1] // patch) if size else (0, 0)
+    rest = entries - math.prod(grid)
+    if size and rest in sides and (stated or rest not in squares or grid[0] == grid[1]):
+        return grid, rest
+    if squares:
+        return (sides[squares[0]], sides[squares[0]]), squares[0]
     raise MissingFact(
         f"the position table has {entries} entries, which is no square grid; give "
         "image_size=(height, width), the size that the file was made for"

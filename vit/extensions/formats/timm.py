@@ -122,10 +122,11 @@ def _tensors(config: ViTConfig, tensors: dict[str, Tensor], *, split: bool) -> d
         parts = timm_towers.parts(config.tower)
         spelled = [(name, _spelled(name), config.num_heads) for name in tensors]
         tensors = exported(tensors, [timm_towers.rule(*names, **parts) for names in spelled])
-    if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
+    slots = config.num_position_slots if config.pos_embed == "learned" else 0
+    if config.num_registers and slots:
         table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
         gap = table.new_zeros(1, config.num_registers, config.width)
-        tensors["pos_embed"] = torch.cat([table[:, :1], gap, table[:, 1:]], dim=1)
+        tensors["pos_embed"] = torch.cat([table[:, :slots], gap, table[:, slots:]], dim=1)
     return tensors
 
 

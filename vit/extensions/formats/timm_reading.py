@@ -235,7 +235,8 @@ def _positions(
     choices = [0, learned, learned + registers]
     if "mask_token" in shapes:
         choices = [learned]  # DINOv2's own tables always have one for the class token alone
-    grid, slots = grid_of(shapes["pos_embed"][1], choices, size, patch_size)
+    stated = bool(input_size or img_size)
+    grid, slots = grid_of(shapes["pos_embed"][1], choices, size, patch_size, stated=stated)
     return grid, slots, resize
 
 

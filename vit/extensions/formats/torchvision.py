@@ -66,8 +66,9 @@ class Torchvision(Writable):
             activation="gelu",
             layer_norm_eps=1e-6,
         )
-        # Trained at 224 by torchvision's recipe; all larger ones are SWAG's, resized bicubically.
-        swag = config.size > (224, 224)
+        # Larger ones and H/14 are SWAG's, resized bicubically; L/16 at 224 has a resize of 242.
+        swag = config.size > (224, 224) or patch_size == 14
+        notes.append("the file does not say how images are prepared: read as torchvision's models")
         return Recognised(
             format="torchvision",
             config=config,

@@ -201,7 +201,7 @@ def _grid(file: WeightFile, prefix: str, patch_size: int, slots: int) -> tuple[i
         rows, columns = as_size(file.hints.get("image_size") or size or 224)
         return rows // patch_size, columns // patch_size
     entries, known_size = file.shapes[f"{prefix}{_POSITIONS}"][1], as_size(size) if size else None
-    return grid_of(entries, [slots], known_size, patch_size)[0]
+    return grid_of(entries, [slots], known_size, patch_size, stated=True)[0]
 
 
 def _patches(file: WeightFile, prefix: str) -> tuple[int, int, int]:

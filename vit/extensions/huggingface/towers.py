@@ -127,7 +127,7 @@ def _config(file: WeightFile, prefix: str) -> ViTConfig:
         raise UserError(f"{file.path} does not say the size of its patches, or has no square ones")
     entries = shapes[f"{prefix}embeddings.position_embedding.weight"][0]
     size = None if naflex else values.get("image_size")  # NaFlex resizes a square table
-    grid, _ = grid_of(entries, [int(is_clip)], as_size(size) if size else None, side)
+    grid, _ = grid_of(entries, [int(is_clip)], as_size(size) if size else None, side, stated=True)
     return ViTConfig(
         image_size=(grid[0] * side, grid[1] * side),
         patch_size=side,

@@ -104,7 +104,8 @@ def queries_keys_values(
     qkv = qkv if qkv.dtype == torch.float64 else qkv.float()
     heads: int = module.num_heads  # pyright: ignore[reportAssignmentType]
     q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    return rotated(q, place), rotated(k, place), v
+    scale = 1 if getattr(module, "scaled", True) else q.shape[-1] ** 0.5  # of `weights`, undone
+    return rotated(q, place) * scale, rotated(k, place), v
 
 
 def weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

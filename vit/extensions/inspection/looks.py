@@ -39,13 +39,14 @@ class Look:
     """Cosine similarity of the last layer's patch features, `gh gw gh gw`."""
     grid: tuple[int, int] = (0, 0)
     prefix: int = 0
+    has_class_token: bool = False
 
     @property
     def maps(self) -> Tensor:
         """Attention of the class token, else the mean over the patches, `layers heads gh gw`."""
         assert self.weights is not None
         patches = self.weights[..., self.prefix :]
-        rows = patches[:, :, 0] if self.prefix else patches.mean(2)
+        rows = patches[:, :, 0] if self.has_class_token else patches[:, :, self.prefix :].mean(2)
         return rows.unflatten(-1, self.grid)
 
 
@@ -93,6 +94,7 @@ def look(
         similarity=_similarities(model, x),
         grid=(gh, gw),
         prefix=model.num_prefix_tokens,
+        has_class_token=model.has_class_token,
     )
 
 

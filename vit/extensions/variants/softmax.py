@@ -80,6 +80,8 @@ class Unscaled(Attending):
     """softmax(q k^T) v. Of independent components of mean 0 and variance 1 the scores have the
     variance e, by which the softmax saturates (arXiv:1706.03762, section 3.2.1, footnote 4)."""
 
+    scaled = False
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads m e"]:
         return super().attend(q * q.shape[-1] ** 0.5, k, v, place)
 
