@@ -53,9 +53,7 @@ def test_the_picture_is_the_rollout_or_the_cam_of_the_class(build: Any, training
 @pytest.mark.parametrize("class_token", [True, False])
 def test_maps_of_heads_are_of_the_class_token_else_of_all_patches(class_token: bool) -> None:
     weights, grid = torch.rand(2, 3, 8, 8), (2, 3)
-    look = Look(
-        photo=None, pictures=[], weights=weights, grid=grid, prefix=2, has_class_token=class_token
-    )  # type: ignore[arg-type]
+    look = Look(photo=None, pictures=[], weights=weights, grid=grid, has_class_token=class_token)  # type: ignore[arg-type]
     rows = weights[:, :, 0, 2:] if class_token else weights[:, :, 2:, 2:].mean(2)
     assert torch.equal(look.maps, rows.unflatten(-1, grid))
 

@@ -50,7 +50,7 @@ class Torchvision(Writable):
         width, in_channels, patch_size, _ = shapes["conv_proj.weight"]
         entries = shapes["encoder.pos_embedding"][1]
         grid, _ = grid_of(entries, [1], file.hints.get("image_size"), patch_size)
-        notes: list[str] = []
+        notes = ["the file does not say how images are prepared: read as torchvision's models"]
         head, pre_logits = shapes.get("heads.head.weight"), shapes.get("heads.pre_logits.weight")
         config = ViTConfig(
             image_size=(grid[0] * patch_size, grid[1] * patch_size),
@@ -68,7 +68,6 @@ class Torchvision(Writable):
         )
         # Larger ones and H/14 are SWAG's, resized bicubically; L/16 at 224 has a resize of 242.
         swag = config.size > (224, 224) or patch_size == 14
-        notes.append("the file does not say how images are prepared: read as torchvision's models")
         return Recognised(
             format="torchvision",
             config=config,

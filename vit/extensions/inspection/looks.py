@@ -3,6 +3,7 @@
 Shapes: heads, n tokens, p prefix tokens, gh gw rows and columns of patches.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,8 +39,13 @@ class Look:
     similarity: Tensor | None = None
     """Cosine similarity of the last layer's patch features, `gh gw gh gw`."""
     grid: tuple[int, int] = (0, 0)
-    prefix: int = 0
     has_class_token: bool = False
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before those of the patches."""
+        assert self.weights is not None
+        return self.weights.shape[-1] - math.prod(self.grid)
 
     @property
     def maps(self) -> Tensor:
@@ -93,7 +99,6 @@ def look(
         weights=weights,
         similarity=_similarities(model, x),
         grid=(gh, gw),
-        prefix=model.num_prefix_tokens,
         has_class_token=model.has_class_token,
     )
 
