@@ -119,7 +119,7 @@ def test_what_cannot_be_adapted_is_refused_and_left_as_it_is(weights: str) -> No
     for rank in (0, 17):
         with pytest.raises(UserError, match=rf"model\.lora={rank} is not a rank between 1 .* 16"):
             tuned(weights, adaptation=LoRA(rank))
-    with pytest.raises(UserError, match="needs model.pretrained"):
+    with pytest.raises(UserError, match=r"model\.adaptation needs model\.pretrained"):
         image_classifier("vit_ti16", num_classes=3, adaptation=LoRA(2))
     with pytest.raises(UserError, match="a ResNet has no queries"):
         add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
