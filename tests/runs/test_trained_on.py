@@ -240,7 +240,7 @@ def test_images_that_were_replaced_since_a_run_began_stay_in_its_record(
     assert tuned(vit, data, "encoder", "runs/c").status == 0
     before = TrainedOn.read(Path("runs/c/model/trained_on")).here
     for path in data.rglob("*.png"):
-        Image.new("RGB", (20, 18), tuple(path.read_bytes()[-20:-17])).save(path)
+        path.write_bytes(path.read_bytes() + b"\0")
     done = vit("fit", "--run_dir", "runs/c", "--steps", "4")
     assert done.status == 0, done.err
     after = TrainedOn.read(Path("runs/c/model/trained_on"))

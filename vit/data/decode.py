@@ -219,12 +219,14 @@ def upright(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -
 
 def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
     check_size(image.height, image.width, name)
-    if image.format == "EPS":
-        # Pillow would run Ghostscript on it.
+    if image.format == "EPS":  # on which Pillow would run Ghostscript
         raise ImageError(f"{name}: an EPS file is a program, not an image; convert it to PNG")
     tags = vars(image).get("tag_v2") or {}  # of TIFF, some of whose kinds Pillow misreads
-    bits, rare = max(tags.get(258, (1,))), tags.get(284) == 2 or tags.get(262) == 0
-    if 8 < bits < 16 or (bits == 16 and rare) or (bits == 8 and 2 in tags.get(339, ())):
+    bits, *others = tags.get(Base.BitsPerSample, (1,))
+    apart = bool(others) and tags.get(Base.PlanarConfiguration) == 2
+    inverted = tags.get(Base.PhotometricInterpretation) == 0
+    signed = 2 in tags.get(Base.SampleFormat, ())
+    if 8 < bits < 16 or (bits == 16 and (apart or inverted)) or (bits == 8 and signed):
         raise ImageError(f"{name}: a rare kind of TIFF ({bits} bits); save it as PNG")
     return upright(image, lambda loaded: _to_rgb(loaded, name))
 

@@ -130,9 +130,9 @@ class Classifier:
         return self.activated(self.outputs(self._pixels(images))[0])
 
     def _pixels(self, images: Iterable["Source"]) -> Tensor:
-        kind = self.preprocess.channels
-        arrays = (_array(i, kind) if isinstance(i, Tensor) else i for i in images)
-        return torch.stack([self.preprocess(open_input(array, kind)) for array in arrays])
+        channels = self.preprocess.channels
+        arrays = (_array(i, channels) if isinstance(i, Tensor) else i for i in images)
+        return torch.stack([self.preprocess(open_input(array, channels)) for array in arrays])
 
     def ranked(
         self, logits: Tensor, features: Tensor | None, options: PredictOptions
@@ -202,7 +202,7 @@ def _array(image: Tensor, channels: int | None) -> "np.ndarray":
     if (channels is None and image.dtype != torch.uint8) or image.ndim != 3:
         shape = f"{image.dtype} of shape {tuple(image.shape)}"
         raise UserError(f"a tensor is an image if it is c h w, uint8 or in [0, 1], not {shape}")
-    return image.permute(1, 2, 0).cpu().numpy()
+    return (image.float() if image.is_floating_point() else image).permute(1, 2, 0).cpu().numpy()
 
 
 @keywords

@@ -97,8 +97,7 @@ class RunDirectory:
         if here is None:
             note("a Dataset's images have no lasting names: model/trained_on does not list them")
             here = NONE
-        of_content = here[here % 2 == 0]
-        for text in Known(of_content, "this run").held_out(data.splits):
+        for text in Known(here, "this run").held_out(data.splits):
             note(text)
         if (teacher := known_by(options.config.model.get(TEACHER))) is not None:
             here = np.union1d(here, teacher.digests)

@@ -133,8 +133,8 @@ def _say_why_it_ended(run: RunDirectory, options: Options, trainer: Trainer) -> 
         if stop.wait_count >= stop.patience:
             say(f"stopped early: {stop.monitor} not improved in {stop.patience} validations")
     if trainer.global_step == run.step:
-        remedy = f"raise {limit_option(options, trainer)}"
-        remedy = "give other options and another --run_dir" if trainer.should_stop else remedy
+        longer = f"raise {limit_option(options, trainer)}"
+        remedy = "give other options and another --run_dir" if trainer.should_stop else longer
         note(f"nothing is left to train at step {run.step}; {remedy}")
 
 

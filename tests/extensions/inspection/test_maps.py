@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,11 @@ def test_rollout_without_a_class_token_starts_from_all_patches() -> None:
 def test_weights_times_values_are_what_the_model_projects(variant: dict[str, Any]) -> None:
     model = small_vit(image_size=(16, 32), variant=variant)
     images, attn, inputs = random_images(2, 3, 16, 32), model.blocks[-1].attn, []
-    hooks = [module.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for module in
-             (attn, attn.proj)]  # fmt: skip
-    with torch.no_grad():
+    with torch.no_grad(), ExitStack() as hooks:
+        for module in (attn, attn.proj):
+            keep = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+            hooks.enter_context(keep)
         model(images)
-    for hook in hooks:
-        hook.remove()
     values = attn.qkv(inputs[0]).unflatten(-1, (3, attn.num_heads, -1))[:, :, 2].transpose(1, 2)
     mixed = inspection.attention(model, images, None)[:, -1] @ values
     close(mixed.transpose(1, 2).flatten(2).detach(), inputs[1].numpy())

@@ -126,6 +126,15 @@ def test_a_tiff_that_pillow_misreads_is_refused(kind: str, options: dict[str, An
         open_image(stream.getvalue())
 
 
+def test_a_gray_tiff_of_one_plane_is_read_whatever_it_says_of_planes() -> None:
+    tifffile = pytest.importorskip("tifffile")
+    stream, values = io.BytesIO(), some("uint16", 18, 20)
+    planes = (284, "H", 1, 2, True)
+    tifffile.imwrite(stream, values, photometric="minisblack", extratags=[planes])
+    red = np.asarray(open_image(stream.getvalue()))[..., 0]
+    np.testing.assert_array_equal(red, values >> 8)
+
+
 def test_twelve_bits_of_a_tiff_are_not_taken_for_sixteen() -> None:
     tags = {256: 2, 257: 2, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 2, 279: 6}
     entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()]

@@ -126,10 +126,8 @@ def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     """Notes on what the other format does not say of the outputs."""
     notes = []
     if to != "native" and writable_formats()[to].suffix:
-        what = "names of classes, mean, std and crop"
-        notes.append(f"{to} has no word for {what}: pass them on beside the file")
-    if carried(extra) and to != "native" and writable_formats()[to].suffix:
-        notes.append(f"{to} has no word for the licences: pass them on beside the file")
+        lost = ["names of classes, mean, std and crop", *["the licences"] * bool(carried(extra))]
+        notes = [f"{to} has no word for {what}: pass them on beside the file" for what in lost]
     if extra.get("multilabel") and not export.multilabel:
         notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
     if extra.get("regression") and to not in ("native", "huggingface"):

@@ -104,8 +104,9 @@ def queries_keys_values(
     qkv = qkv if qkv.dtype == torch.float64 else qkv.float()
     heads: int = module.num_heads  # pyright: ignore[reportAssignmentType]
     q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    scale = 1 if getattr(module, "scaled", True) else q.shape[-1] ** 0.5  # of `weights`, undone
-    return rotated(q, place) * scale, rotated(k, place), v
+    if not getattr(module, "scaled", True):  # as `weights` divides
+        q = q * q.shape[-1] ** 0.5
+    return rotated(q, place), rotated(k, place), v
 
 
 def weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -131,9 +131,8 @@ def _config(file: WeightFile, prefix: str, model: JsonObject, notes: list[str]) 
         if not is_whole(per_head) or per_head < 1 or width % per_head:
             raise UserError(f"{file.path}: head_width={per_head!r} does not divide {width}")
         heads = width // per_head
-    stated = vision.get("image_size")
-    size = stated or file.hints.get("image_size")
-    entries, size = shapes[f"{prefix}positional_embedding"][0], as_size(size) if size else None
+    entries, stated = shapes[f"{prefix}positional_embedding"][0], vision.get("image_size")
+    size = as_size(stated) if stated else file.hints.get("image_size")
     grid, _ = grid_of(entries, [1], size, side, stated=bool(stated))
     return ViTConfig(
         image_size=(grid[0] * side, grid[1] * side),

@@ -13,9 +13,6 @@ from vit.shapes import Float
 class Attending(Attention):
     """Attention with a step that subclasses replace: `attend`."""
 
-    scaled = True
-    """Scores are divided by sqrt(e)."""
-
     def forward(self, x: Float[Tensor, "b m d"], place: Place) -> Float[Tensor, "b m d"]:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b m 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads m e

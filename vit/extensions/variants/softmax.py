@@ -81,6 +81,7 @@ class Unscaled(Attending):
     variance e, by which the softmax saturates (arXiv:1706.03762, section 3.2.1, footnote 4)."""
 
     scaled = False
+    """For maps, which are of scores over sqrt(e) elsewhere."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads m e"]:
         return super().attend(q * q.shape[-1] ** 0.5, k, v, place)
