@@ -89,18 +89,18 @@ class Known:
     weights: str
     """For people: which ones."""
 
-    def mask(self, images: ImageSet) -> np.ndarray:
+    def mask(self, images: ImageSet, *, shown: bool = True) -> np.ndarray:
         """True `n` for the images that are among them."""
         seen = np.zeros(len(images), dtype=bool)
         for kind in _kinds(images):
             among = self.digests[self.digests & np.uint64(1) == KINDS.index(kind)]
             if len(among):
-                seen |= np.isin(_values(images, kind), among)
+                seen |= np.isin(_values(images, kind, shown), among)
         return seen
 
-    def count(self, images: ImageSet, name: str) -> str:
+    def count(self, images: ImageSet, name: str, *, shown: bool = True) -> str:
         """A sentence such as '37 of 100 test images were in the training of runs/a', or ''."""
-        seen = int(self.mask(images).sum())
+        seen = int(self.mask(images, shown=shown).sum())
         text = f"{seen:,} of {len(images):,} {name} images were in the training of {self.weights}"
         return text if seen else ""
 
@@ -118,10 +118,10 @@ class Known:
         more = "; for a score that says more, give a test folder of others" if left < FEW else ""
         return unseen, [text + more]
 
-    def held_out(self, splits: Splits) -> list[str]:
+    def held_out(self, splits: Splits, *, shown: bool = True) -> list[str]:
         """A sentence for each of val and test with images among them."""
-        held_out = [(name, s) for name, s in splits.present().items() if name != "train"]
-        return [text for name, images in held_out if (text := self.count(images, name))]
+        sets = [(name, s) for name, s in splits.present().items() if name != "train"]
+        return [text for name, images in sets if (text := self.count(images, name, shown=shown))]
 
 
 def _kinds(images: ImageSet) -> list[Kind]:

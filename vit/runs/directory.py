@@ -93,11 +93,12 @@ class RunDirectory:
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
         data, record = options.data, self.folder / "model" / TRAINED_ON
         sets = [data.splits.train, *([data.mixture.unlabelled] if data.mixture else ())]
-        here = digests(sets, shown=options.trainer["enable_progress_bar"] is not False)
+        bar = options.trainer["enable_progress_bar"] is not False
+        here = digests(sets, shown=bar)
         if here is None:
             note("a Dataset's images have no lasting names: model/trained_on does not list them")
             here = NONE
-        for text in Known(here, "this run").held_out(data.splits):
+        for text in Known(here, "this run").held_out(data.splits, shown=bar):
             note(text)
         if (teacher := known_by(options.config.model.get(TEACHER))) is not None:
             here = np.union1d(here, teacher.digests)
