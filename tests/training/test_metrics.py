@@ -1,5 +1,7 @@
 """Scores against scikit-learn and torchmetrics, and their sums over processes."""
 
+from math import nan
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,17 @@ def add_up(shares: list) -> None:
             states = [getattr(metric, name) for metric in metrics]
             summed = sum(states[1:], states[0])  # tensors are added, lists joined
             setattr(metrics[0], name, summed)
+
+
+def test_a_batch_whose_loss_is_nan_is_part_of_the_mean() -> None:
+    metrics = EvaluationMetrics(K)
+    metrics.temperature = 2.0
+    metrics.reset()
+    whole, broken = torch.zeros(2, K), torch.full((2, K), nan)
+    for logits in (whole, broken):
+        metrics.add(logits, torch.tensor([0, 1]), logits.mean())
+    values = metrics.compute()
+    assert all(values[name].isnan() for name in ("loss", "nll", "nll_scaled"))
 
 
 def test_sums_are_kept_in_double_precision() -> None:

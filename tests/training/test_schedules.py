@@ -66,6 +66,20 @@ def test_the_decay_waits_until_the_steps_are_known() -> None:
     assert short.factor(5, 10) == 1.0 and short.factor(5, None) == pytest.approx(6 / 1001)
 
 
+@pytest.mark.parametrize("epoch", [1, 7])
+def test_drops_per_epoch_are_those_of_torch(epoch: int) -> None:
+    """A drop at an epoch's start counts for that epoch."""
+    schedule = Schedule(decay="steps", drops=(0.3, 0.6, 0.9), per_epoch=True)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, [27, 54, 81])
+    for number in range(90):
+        for step in range(number * epoch, (number + 1) * epoch):
+            factor = schedule.factor(step, 90 * epoch, epoch)
+            assert factor == pytest.approx(reference.get_last_lr()[0])
+        optimizer.step()
+        reference.step()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

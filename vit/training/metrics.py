@@ -4,6 +4,7 @@ Shapes: b batch, k classes, n images.
 """
 
 from abc import ABC, abstractmethod
+from math import nan
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -109,7 +110,7 @@ class SplitMetrics(torch.nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loss = MeanMetric()
+        self.loss = MeanMetric(nan_strategy=nan)  # else batches with NaN would be left out
         self.images = SumMetric(nan_strategy="disable")  # a test for NaN waits for the device
 
     def reset(self) -> None:
@@ -140,7 +141,8 @@ class EvaluationMetrics(SplitMetrics):
         self.temperature: float | None = None
         """Adds the scores of logits / temperature, and the likelihoods with and without it."""
         scores = scores or {"acc": Accuracies(num_classes), "ece": CalibrationError()}
-        scaled: dict[str, Metric] = {"nll": MeanMetric(), "nll_scaled": MeanMetric()}
+        nll, nll_scaled = (MeanMetric(nan_strategy=nan) for _ in range(2))
+        scaled: dict[str, Metric] = {"nll": nll, "nll_scaled": nll_scaled}
         if "ece" in scores:
             scaled["ece_scaled"] = CalibrationError()
         self.scores = MetricCollection(scores, compute_groups=False)  # pyright: ignore

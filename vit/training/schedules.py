@@ -30,8 +30,7 @@ class Schedule:
     warmup_steps: int = 0
     """Optimizer steps that rise linearly; with cosine, linear and steps at most half of the run."""
     warmup_epochs: float = 0.0
-    """The same in epochs, for the sources that count so (DeiT, torchvision); give one of the
-    two."""
+    """The same in epochs, as DeiT and torchvision count; give one of the two."""
     warmup_start: float | None = None
     """Factor in [0, 1] of the very first step: 0 in Google's codes, 1e-6 / lr in DeiT's. By default
     1 / (warm-up steps + 1), which wastes no step."""
@@ -43,7 +42,8 @@ class Schedule:
     final_factor: float = 0.0
     """Factor at the end of a cosine or linear decay, in [0, 1]."""
     drops: tuple[float, ...] = ()
-    """Shares of the budget after which decay=steps divides by 10: (0.3, 0.6, 0.9)."""
+    """Shares of the budget after which decay=steps divides by 10: (0.3, 0.6, 0.9). The epoch that
+    begins there counts for `per_epoch`, as in torch's MultiStepLR."""
     rsqrt_steps: int = 10_000
     """Time scale of rsqrt in optimizer steps."""
     cooldown_steps: int | None = None
@@ -106,10 +106,8 @@ class Schedule:
             start = 1 / (warmup + 1) if self.warmup_start is None else self.warmup_start
             factor = start + (1 - start) * step / warmup
         else:
-            used = 0.0
-            if total_steps is not None:
-                before = 0 if self.warmup_counts else warmup
-                used = (step - before) / max(total_steps - before, 1)
+            before = 0 if self.warmup_counts else warmup
+            used = (step - before) / max((total_steps or math.inf) - before, 1)
             factor = self._decayed(min(used, 1.0), step - warmup)
         if self.cooldown_steps is not None and total_steps is not None:
             factor *= min(max(total_steps - step, 0) / self.cooldown_steps, 1.0)
@@ -123,5 +121,5 @@ class Schedule:
         if self.decay == "linear":
             return self.final_factor + span * (1 - used)
         if self.decay == "steps":
-            return 0.1 ** sum(used > share for share in self.drops)
+            return 0.1 ** sum(used > d or (self.per_epoch and used == d) for d in self.drops)
         return 1 / math.sqrt(1 + steps / self.rsqrt_steps) if self.decay == "rsqrt" else 1.0

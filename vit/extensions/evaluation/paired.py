@@ -10,7 +10,7 @@ import torch
 from vit.console import Meter
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
-from vit.extensions.multilabel.average_precision import average_precision
+from vit.extensions.multilabel.average_precision import average_precision, mean_of_present
 from vit.extensions.reports.intervals import Z_95
 from vit.extensions.serving.proof import paired
 from vit.extensions.sources.digests import same_images
@@ -119,7 +119,7 @@ def _by_labels(first: Predictions, second: Predictions) -> dict[str, Any]:
     with Meter("bootstrap", RESAMPLES, "draws") as meter:
         for draw in range(RESAMPLES + 1):
             rows = torch.from_numpy(random.integers(len(every), size=len(every))) if draw else every
-            a, b = (average_precision(p[:, rows], labels[:, rows]).mean() for p in both)
+            a, b = (mean_of_present(average_precision(p[:, rows], labels[:, rows])) for p in both)
             gains.append(100 * float(b - a))
             meter.advance(int(draw > 0))
     low, high = np.percentile(gains[1:], [2.5, 97.5])

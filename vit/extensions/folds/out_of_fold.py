@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.data.manifest import SEPARATOR
 from vit.errors import UserError
 from vit.extensions.evaluation.features import Extractor, device_of
-from vit.extensions.multilabel.average_precision import average_precision
+from vit.extensions.multilabel.average_precision import average_precision, mean_of_present
 from vit.runs.evaluate import Subject
 from vit.training.image_classifier import ImageClassifier
 from vit.writing import atomic
@@ -70,7 +70,7 @@ def pooled_score(logits: Tensor, labels: Tensor) -> float:
     """Accuracy, or mean average precision of labels `n k`, over all images together."""
     if labels.dim() == 1:
         return float((logits.argmax(1) == labels).double().mean())
-    return float(average_precision(logits.sigmoid().T, labels.T.long()).mean())
+    return float(mean_of_present(average_precision(logits.sigmoid().T, labels.T.long())))
 
 
 class OutOfFold(Callback):

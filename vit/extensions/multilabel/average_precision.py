@@ -16,7 +16,7 @@ SORTED_TOGETHER = 2**22
 
 
 class MeanAveragePrecision(Metric):
-    """Mean average precision over the classes, from every score; 0 for a class without images.
+    """Mean average precision over the classes that have images, from every score.
 
     torchmetrics sorts class by class and keeps labels of eight bytes.
     """
@@ -46,21 +46,27 @@ class MeanAveragePrecision(Metric):
             for i in range(0, k, together)
         ]
         self.thresholds = torch.cat([best_thresholds(*part) for part in parts])
-        return torch.cat([average_precision(*part) for part in parts]).mean().to(torch.float32)
+        return mean_of_present(torch.cat([average_precision(*p) for p in parts])).float()
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
-    """Area under the precision-recall steps `k` of `scores` and `labels` `k n`; 0 without labels.
+    """Area under the precision-recall steps `k` of `scores` and `labels` `k n`; NaN without labels.
 
     Equal scores enter the ranking together, so the order of the images does not matter.
     """
     n = scores.shape[1]
     if not n:
-        return scores.new_zeros(len(scores))
+        return scores.new_full((len(scores),), torch.nan)
     _, relevant, last = _ranking(scores, labels)
     hits = _hits(relevant)
     precision = (hits / torch.arange(1, n + 1, device=scores.device)).gather(1, last)
-    return (precision * relevant).sum(1) / hits[:, -1].clamp(min=1)
+    return (precision * relevant).sum(1) / hits[:, -1]
+
+
+def mean_of_present(areas: Tensor) -> Tensor:
+    """Mean over the classes that have images; 0 if none has. A class of which a set has no image
+    says nothing about a model."""
+    return areas.nanmean().nan_to_num()
 
 
 def best_thresholds(scores: Tensor, labels: Tensor) -> Tensor:
