@@ -74,6 +74,7 @@ def test_scores_are_the_papers_with_u_0() -> None:
 def test_the_cut_is_the_smallest_score_that_enough_others_are_below() -> None:
     scores = torch.arange(1.0, 20.0)  # 19 of them: the next image's is as likely in every gap
     assert cut(scores, 0.95) == 19 and cut(scores, 0.9) == 18 and cut(scores, 0.05) == 1
+    assert cut(scores, 1e-12) == cut(scores, 0.05)  # the smallest, not the last
     assert cut(scores[:9], 0.9) == 9
     with pytest.raises(UserError, match=r"coverage=0.95 needs at least 19 .* measured on 18"):
         cut(scores[:18], 0.95)

@@ -82,7 +82,7 @@ def cut(scores: Tensor, coverage: float, name: str = "coverage") -> float:
     It is the ceil((n + 1) coverage)-th of `scores`, ascending `n`, which are those of the true
     classes of held-out images (theorem 1). UserError if there are too few.
     """
-    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)
+    rank = max(math.ceil((len(scores) + 1) * coverage - 1e-9), 1)
     if rank > len(scores):
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
         raise UserError(

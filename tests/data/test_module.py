@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from tests.grouped import image_data, silent_trainer
+from vit.data.decode import open_image
 from vit.data.module import ImageData, InputFormat, Sampling
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -125,6 +127,14 @@ def test_every_field_of_inputs_reaches_the_preprocessing(photos):
     }
     given = data(photos, inputs=InputFormat(**fields)).preprocess
     assert given == Preprocess(image_size=(8, 8), **fields)
+
+
+def test_another_preprocessing_is_that_of_the_next_images(photos):
+    module = data(photos)
+    first(module.evaluation_loader("train"))
+    module.preprocess = other = replace(module.preprocess, image_size=(16, 24), resize="squash")
+    picture = open_image(module.splits.train.items[0])
+    assert torch.equal(first(module.evaluation_loader("train"))[0][0], other(picture))
 
 
 def test_augment_is_used_in_training_only(photos):

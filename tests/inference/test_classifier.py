@@ -194,7 +194,7 @@ def test_a_fact_that_is_missing_is_given_to_convert(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no weights; name one file, or a directory with"):
+    with pytest.raises(UserError, match="holds no weights; name one file, or a folder with"):
         vit.load(tmp_path)
 
 

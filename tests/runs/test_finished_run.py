@@ -64,6 +64,11 @@ def exported_logits(vit: Vit, score: float) -> None:
     save_native(Path("other"), network, **about)
     assert vit("export", "other", "y.onnx").status == 0
     assert "the file has other weights than run" in vit("test", "run", "--with", "y.onnx").err
+    about["extra"] = info.extra | {"temperature": 3.0}
+    save_native(Path("hotter"), load_pretrained("run")[0], **about)
+    assert vit("export", "hotter", "z.onnx").status == 0
+    refused = vit("test", "run", "--with", "z.onnx")
+    assert refused.status == 2 and "the exported file has another temperature" in refused.err
     config = Path("run/model/config.json")
     content = config.read_text(encoding="utf-8")
     config.write_text(content.replace('"blue"', '"teal"'), encoding="utf-8")

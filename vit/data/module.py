@@ -221,7 +221,7 @@ class ImageData(LightningDataModule):
 
     @preprocess.setter
     def preprocess(self, preprocess: Preprocess) -> None:
-        self._preprocess = preprocess
+        self._preprocess, self._datasets = preprocess, {}
 
     @property
     def facts(self) -> Facts:

@@ -34,6 +34,6 @@ def identity(path: str | Path) -> str:
         digest = json.loads(opened.header[FORMAT])["sha256"]
         facts = [digest, info.classes, info.preprocess, *map(info.extra.get, IN_FORCE)]
     else:
-        names = ("config.json", "preprocessor_config.json")
+        names = ("config.json", "preprocessor_config.json", "processor_config.json")
         facts = [digest_of(file), *(read_json(file.parent / name) for name in names)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

@@ -48,7 +48,8 @@ class WeightFile:
     config: JsonObject = field(default_factory=dict[str, Any])
     """config.json beside the file."""
     preprocessor: JsonObject = field(default_factory=dict[str, Any])
-    """preprocessor_config.json beside the file."""
+    """The part image_processor of processor_config.json beside the file, which transformers
+    prefers, or preprocessor_config.json."""
     vit: JsonObject | None = None
     """The description in a Lightning checkpoint of this package."""
     prefix: str = ""
@@ -87,11 +88,12 @@ def open_weights(
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     if file is None:
         raise UserError(f"{path} is not a file of weights that is read here")
+    part = read_json(path.parent / "processor_config.json").get("image_processor")
     return replace(
         file,
         hints=dict(hints or {}),
         config=read_json(path.parent / "config.json"),
-        preprocessor=read_json(path.parent / "preprocessor_config.json"),
+        preprocessor=part or read_json(path.parent / "preprocessor_config.json"),
     )
 
 
@@ -116,9 +118,7 @@ def find_weights(path: Path) -> Path:
         )
     if len(weights) != 1:
         count = f"{len(weights)} files of weights" if weights else "no weights"
-        raise UserError(
-            f"{path} holds {count}; name one file, or a directory with model.safetensors"
-        )
+        raise UserError(f"{path} holds {count}; name one file, or a folder with model.safetensors")
     return weights[0]
 
 

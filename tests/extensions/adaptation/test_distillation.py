@@ -18,6 +18,7 @@ from vit.models.vision_transformer import VisionTransformer
 from vit.preprocessing import Preprocess
 from vit.training.losses import Loss
 from vit.weights.native import save_native
+from vit.weights.pretrained import load_pretrained
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -177,6 +178,12 @@ def test_a_student_without_a_token_learns_probabilities(weights: Path, make_mode
 
 
 def test_several_labels_are_learned_one_by_one(weights: Path, make_model) -> None:
+    with pytest.raises(UserError, match="the teacher was not trained on several labels per image"):
+        plain(weights, make_model, multilabel=True)
+    several = {"preprocess": COLORS | SIZE, "extra": {"multilabel": True}}
+    save_native(weights, load_pretrained(weights)[0], classes=["c", "a", "b"], **several)
+    with pytest.raises(UserError, match="the teacher was not trained on one label per image"):
+        plain(weights, make_model)
     distillation, network = plain(weights, make_model, multilabel=True, alpha=1.0)
     images = torch.randn(5, 3, 8, 8)
     p, q = (x.sigmoid() for x in (distillation.answers(images)[0], network(images)))

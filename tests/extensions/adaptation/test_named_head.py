@@ -63,6 +63,18 @@ def test_the_head_is_the_ridge_of_the_training_images(vit: Vit, model: Path) -> 
     torch.testing.assert_close(head.bias.double(), expected.bias, rtol=1e-3, atol=1e-3)
 
 
+def test_groups_leave_no_image_out(vit: Vit, model: Path) -> None:
+    """An image of a group tells of the others."""
+    pictures = sorted(coloured(Path("photos")).rglob("*.jpg"))
+    rows = [f"{path},{path.parent.name},{i % 6}" for i, path in enumerate(pictures)]
+    Path("list.csv").write_text("\n".join(["path,label,patient", *rows]))
+    group = ("--data", "list.csv", "--data.columns.group", "patient")
+    done = vit(*FIT, *group, "--pretrained", model, "--run_dir", "run")
+    assert done.status == 0, done.err
+    assert "or groups)\n" in done.err and "left out of the fit" not in done.err
+    assert "temperature" not in json.loads(Path("run/model/config.json").read_text())["extra"]
+
+
 def test_what_names_cannot_be_given_to_is_refused(vit: Vit, model: Path) -> None:
     coloured(Path("photos"))
     without = vit(*FIT)

@@ -4,12 +4,14 @@ import pytest
 
 from vit.errors import UserError
 from vit.extensions.compute.candidate import baseline_name, describe, find_model, native_size
-from vit.models.zoo import model_config
+from vit.models.zoo import ZOO, model_config
 
 
 def test_architectures_are_described_by_name_or_shape() -> None:
     assert describe(model_config("vit_l16", image_size=384, num_classes=3)) == "vit_l16"
-    assert describe(model_config("r26_vit_s32")) == "r26_vit_s32"
+    same = {"deit_ti16": "vit_ti16", "deit_s16": "vit_s16", "deit_b16": "vit_b16"}
+    for name, entry in ZOO.items():
+        assert describe(entry.config) == same.get(name, name)
     tiny = model_config("vit_ti16", patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1)
     assert describe(tiny) == "vit 16x1 /8"
     assert describe(model_config("bit_r50x1", depths=(1, 2))) == "bit 1-2 x1"

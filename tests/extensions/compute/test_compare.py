@@ -141,6 +141,25 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
     assert (longer["images"], longer["epochs"]) == (90_000, 2)
 
 
+def test_a_head_in_closed_form_costs_one_pass(vit: Vit, tmp_path: Path) -> None:
+    [row] = rows(vit, "vit_ti16", "--recipe", "probe", "--images", "5000")
+    assert row["images"] == 5000
+    assert row["exaflops"] == pytest.approx(5e3 * (row["flops"] + 2 * 192 * 1000) / 1e18)
+    run = a_run(tmp_path / "probe")
+    summary = json.loads((run / "summary.json").read_text())
+    changes = {"images_seen": 0, "images": {"train": 300}}
+    (run / "summary.json").write_text(json.dumps(summary | changes))
+    [row] = rows(vit, "--runs", run)
+    assert row["images"] == 300 and 1 <= row["exaflops"] / (row["flops"] * 300e-18) < 1.1
+
+
+def test_weights_are_counted_at_their_own_size(vit: Vit) -> None:
+    recipe = ("--recipe", "finetune", "--images", "1000")
+    [row] = rows(vit, "vit_ti16.augreg_in21k_ft_in1k_384", *recipe)
+    assert row["image_size"] == [384, 384]
+    assert rows(vit, "vit_ti16", *recipe)[0]["image_size"] == [224, 224]
+
+
 def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
     args = ("--recipe", "jft", "vit_b32", "--device", "H100", "--utilisation", "0.5")
     [row] = rows(vit, *args, "--price-per-hour", "2.5")
@@ -200,6 +219,11 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         ("--recipe cifar10 --utilisation 1.5", "1.5 is not a share in (0, 1]"),
         ("--recipe cifar10 --utilisation 0.5", "--utilisation needs --device"),
         ("--recipe cifar10 --memory 8", "--memory needs models, not a --recipe or --runs"),
+        (
+            "vit_ti16 --recipe transfer/vit --images 5",
+            "--images: recipe 'transfer/vit' takes 10,000",
+        ),
+        ("vit_ti16 --device tpu-v3-core", "--device needs a --recipe or --runs: its memory is not"),
         ("--recipe jft --processes 8", "--processes needs a --recipe of `vit fit`"),
         ("--runs nowhere", "nowhere is not the directory of a finished run"),
         ("vit_b16 --runs nowhere", "--runs beside models needs a --recipe"),

@@ -1,11 +1,14 @@
 """`vit bench --serve`: latency of a server in a process of its own."""
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from tests.command import Vit, saved, vit  # noqa: F401
+from vit.errors import UserError
 from vit.extensions.compute import serve_load
 
 
@@ -24,6 +27,21 @@ def test_requests_are_counted_and_timed(
         # Little's law: clients = rate x mean time, which is between the median and the longest.
         assert load["per_second"] * load["p50_ms"] / 1000 < 1.6 * load["clients"]
         assert load["per_second"] * load["p99_ms"] / 1000 > 0.5 * load["clients"]
+
+
+def test_an_answer_that_is_an_error_ends_the_measurement() -> None:
+    class Failing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(500, "broken")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(UserError, match="the server answers 500"):
+            serve_load.load(server.server_address[1], 2, [b"picture"], seconds=30)
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
     for at, (name, certainty) in enumerate({"train/a/02.jpg": 0.95, "test/b/15.jpg": 0.6}.items()):
         doubt = {"suggested": "ba"[at], "certainty": certainty, "image": names.index(name)}
         findings.append(Finding(kind="doubt", subject=name, **doubt))
+    less_sure = {"suggested": "a", "certainty": 0.91, "image": names.index("train/a/02.jpg")}
+    findings.append(Finding(kind="doubt", subject="train/a/02.jpg", **less_sure))
     place = tmp_path / "elsewhere" / "fixed.csv"
     for relabel, label in ((None, "a"), (0.9, "b")):
         lacking, changed = write_fixed(place, pictures, findings, relabel)
@@ -102,7 +104,7 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
         assert [len(splits.train), len(splits.val), len(splits.test)] == [8, 5, 4]
         labels = dict(zip(splits.train.names, splits.train.labels.tolist(), strict=True))
         assert splits.classes[labels["../copied/train/a/02.jpg"]] == label
-    write_findings(tmp_path / "findings.csv", pictures, findings)
+    write_findings(tmp_path / "findings.csv", pictures, findings[:-1])
     with (tmp_path / "findings.csv").open(newline="") as stream:
         last = list(csv.DictReader(stream))[-1]
     assert (last["finding"], last["split"], last["label"]) == ("doubt", "test", "b")

@@ -22,8 +22,10 @@ from vit.extensions.formats.cli_convert import run
 from vit.extensions.formats.convert import compare, convert, writable_formats
 from vit.extensions.formats.exporting import Export, NativeInfo, Writable
 from vit.extensions.formats.layout import Rule, bound
+from vit.extensions.formats.preprocessing import to_huggingface
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
+from vit.preprocessing import Preprocess
 from vit.tables import TABLES
 from vit.weights.formats import Recognised
 from vit.weights.native import save_native
@@ -339,11 +341,14 @@ def test_another_rounding_of_the_crop_is_noted_and_a_pad_that_is_lost_refused(
         save_native(tmp_path / name, model, classes=None, preprocess=steps | changes, extra={})
         for to in ("timm", "huggingface"):
             if (name, to) == ("pad", "huggingface"):
-                with pytest.raises(UserError, match=r"do not pad images \(resize=pad\)"):
+                with pytest.raises(UserError, match=r"no resize=pad to \(32, 32\)"):
                     convert(tmp_path / name, tmp_path / name / to, to)
                 continue
             notes = convert(tmp_path / name, tmp_path / name / to, to).notes
             assert any("one pixel apart" in note for note in notes) == (to in apart), (name, to)
+    crop = {"image_size": (32, 64), "mean": [0.5] * 3, "std": [0.5] * 3, "crop_fraction": 0.9}
+    with pytest.raises(UserError, match=r"no resize=crop to \(32, 64\)"):  # it has one edge
+        to_huggingface(Preprocess.from_dict(crop).to_dict(), "dinov3_vit")
     assert (
         inspect_pretrained(tmp_path / "pad" / "timm").preprocess
         == vit.load(tmp_path / "pad").preprocess.to_dict()

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
 from vit.errors import UserError
-from vit.weights.pretrained import load_pretrained
+from vit.weights.pretrained import inspect_pretrained, load_pretrained
 
 timm = pytest.importorskip("timm")
 
@@ -110,6 +110,43 @@ def test_a_file_that_lacks_biases_which_its_description_has_is_refused(tmp_path:
     (tmp_path / "config.json").write_text(json.dumps(description))
     with pytest.raises(UserError, match="2 missing"):
         load_pretrained(tmp_path)
+
+
+def test_a_description_of_one_dictionary_is_read_as_timm_reads_it(tmp_path: Path) -> None:
+    """timm wrote pretrained_cfg and the architecture together until 0.8."""
+    name = "deit_tiny_distilled_patch16_224"
+    peer = timm.create_model(name, num_classes=3, depth=1, img_size=32)
+    facts = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.4] * 3, "crop_pct": 1.0}
+    facts |= {"architecture": name, "interpolation": "bilinear", "labels": ["x", "y", "z"]}
+    info = inspect_pretrained(saved(peer, tmp_path, **facts))
+    theirs, *_ = timm.models._hub._parse_model_cfg(dict(facts), {})
+    assert info.classes == theirs["label_names"] == ["x", "y", "z"]
+    assert info.preprocess is not None
+    assert (info.preprocess["mean"], info.preprocess["std"]) == ([0.5] * 3, [0.4] * 3)
+    assert (info.preprocess["interpolation"], info.preprocess["crop_fraction"]) == ("bilinear", 1)
+
+
+def test_the_size_of_the_model_is_that_of_its_images(tmp_path: Path) -> None:
+    arguments = {**SMALL, "img_size": [96, 96], "patch_size": 16}
+    peer = timm.create_model("vit_base_patch16_224", num_classes=5, **arguments)
+    size = {"input_size": [3, 160, 160], "fixed_input_size": True, "crop_pct": 0.9}
+    described = {**size, "mean": [0.5] * 3, "std": [0.5] * 3}
+    saved(peer, tmp_path, architecture="vit_base_patch16_224", num_classes=5,
+          model_args=arguments, pretrained_cfg=described)  # fmt: skip
+    theirs = timm.create_model(f"local-dir:{tmp_path}")
+    size = timm.data.resolve_model_data_config(theirs)["input_size"]
+    preprocess = inspect_pretrained(tmp_path).preprocess
+    assert preprocess is not None and tuple(preprocess["image_size"]) == size[1:] == (96, 96)
+
+
+def test_a_named_norm_of_a_clip_has_timms_usual_epsilon(tmp_path: Path) -> None:
+    name = "vit_base_patch16_clip_224"
+    arguments = {**SMALL, "norm_layer": "layernorm"}
+    peer = filled(timm.create_model(name, num_classes=5, **arguments))
+    described = {"tag": "openai_ft_in1k"}
+    saved(peer, tmp_path, architecture=name, model_args=arguments, pretrained_cfg=described)
+    ours, _ = load_pretrained(tmp_path)
+    assert_same(outputs(ours.double().eval(), (32, 32)), outputs(peer.double(), (32, 32)))
 
 
 def test_registers_beside_a_distillation_token_are_refused(tmp_path: Path) -> None:

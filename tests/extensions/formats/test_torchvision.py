@@ -15,19 +15,9 @@ peers = pytest.importorskip("torchvision.models.vision_transformer")
 
 
 def peer(image_size: int = 32, **options: int) -> nn.Module:
-    return filled(
-        peers.VisionTransformer(
-            image_size=image_size,
-            patch_size=8,
-            num_layers=2,
-            num_heads=4,
-            hidden_dim=64,
-            mlp_dim=96,
-            num_classes=5,
-            norm_layer=partial(nn.LayerNorm, eps=1e-6),
-            **options,
-        )
-    )
+    sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 96}
+    sizes |= {"image_size": image_size, "num_classes": 5} | options
+    return filled(peers.VisionTransformer(**sizes, norm_layer=partial(nn.LayerNorm, eps=1e-6)))
 
 
 @pytest.mark.parametrize("representation_size", [None, 48])
@@ -71,6 +61,11 @@ def test_swag_sizes_get_swag_preprocessing(tmp_path: Path) -> None:
         assert found is not None
         assert found["image_size"] == [size, size]
         assert (found["crop_fraction"], found["interpolation"]) == (fraction, filter_)
+    large = peer(image_size=224, patch_size=16, hidden_dim=1024, num_heads=16)
+    torch.save(large.state_dict(), tmp_path / "l16.pth")
+    of_large = inspect_pretrained(tmp_path / "l16.pth").preprocess
+    weights = peers.ViT_L_16_Weights.IMAGENET1K_V1.transforms()
+    assert of_large and round(224 / of_large["crop_fraction"]) == weights.resize_size[0] == 242
     assert "does not say how images are prepared" in "".join(
         load_pretrained(tmp_path / "w.pth", num_heads=4)[1].notes
     )

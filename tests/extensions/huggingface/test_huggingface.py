@@ -1,5 +1,6 @@
 """transformers' models give their own logits here, from the hub's key names and from v5's."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from tests.extensions.formats.checkpoint_peers import assert_same, outputs
 from tests.models.small_models import filled
 from vit.errors import UserError
+from vit.extensions.formats.convert import convert
 from vit.models.config import ViTConfig
 from vit.weights.pretrained import inspect_pretrained, load_pretrained
 
@@ -106,6 +108,33 @@ def test_class_names_come_from_id2label_but_placeholders_do_not(tmp_path: Path) 
     peer_of("vit").save_pretrained(tmp_path / "unnamed")  # pyright: ignore
     assert inspect_pretrained(tmp_path / "named").classes == ["b", "a", "c"]
     assert inspect_pretrained(tmp_path / "unnamed").classes is None
+
+
+def test_the_description_of_a_processor_comes_first_as_in_transformers(tmp_path: Path) -> None:
+    peer_of("vit").save_pretrained(tmp_path)  # pyright: ignore
+    part = {"image_processor_type": "ViTImageProcessor", "image_std": [0.5] * 3, "resample": 3}
+    part |= {"do_resize": True, "do_normalize": True, "size": {"height": 32, "width": 32}}
+    older = {**part, "image_mean": [0.5] * 3, "resample": 2}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(older))
+    newer = {"image_processor": {**part, "image_mean": [0.1, 0.2, 0.3]}}
+    (tmp_path / "processor_config.json").write_text(json.dumps(newer))
+    theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    for _ in range(2):
+        ours = inspect_pretrained(tmp_path).preprocess
+        assert ours is not None and ours["interpolation"] == "bicubic"
+        assert ours["mean"] == list(theirs.image_mean) == [0.1, 0.2, 0.3]
+        (tmp_path / "preprocessor_config.json").unlink(missing_ok=True)
+    convert(tmp_path, tmp_path, "huggingface", overwrite=True)
+    assert not (tmp_path / "processor_config.json").exists()
+
+
+def test_layers_that_the_description_does_not_count_are_refused(tmp_path: Path) -> None:
+    """transformers would compute without them."""
+    peer_of("vit").save_pretrained(tmp_path)  # pyright: ignore
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    with pytest.raises(UserError, match="num_hidden_layers=1 is not supported here, only 2"):
+        load_pretrained(tmp_path)
 
 
 def test_a_file_with_two_spellings_of_one_layer_is_refused(tmp_path: Path) -> None:

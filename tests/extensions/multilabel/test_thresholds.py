@@ -69,6 +69,19 @@ def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
     assert MultilabelMetrics(5).best_thresholds() is None
 
 
+def test_f1_is_of_the_classes_that_have_images_or_are_predicted() -> None:
+    labels = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]]).float()
+    scores = torch.tensor([[0.9, 0.1, 0.7, 0.1], [0.8, 0.7, 0.2, 0.1]])
+    metrics = MultilabelMetrics(4)
+    metrics.reset()
+    metrics.update(scores, labels, torch.tensor(0.0))
+    each = f1_score(labels, scores > 0.5, average=None, zero_division=float("nan"))
+    assert each[:3].tolist() == [1, 1, 0] and metrics.compute()["f1"] == pytest.approx(2 / 3)
+    metrics.reset()
+    metrics.update(torch.zeros(2, 4), torch.zeros(2, 4), torch.tensor(0.0))
+    assert metrics.compute()["f1"] == 0
+
+
 def test_thresholds_travel_with_a_model_and_follow_its_classes(make_model, tmp_path: Path) -> None:
     extra = {"multilabel": True, "thresholds": [0.1, 0.2, 0.3]}
     save_native(tmp_path, make_model().model, classes=list("abc"), preprocess=None, extra=extra)

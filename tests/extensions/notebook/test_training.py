@@ -77,6 +77,8 @@ def test_a_recipe_gives_the_modules_that_a_run_trains(vit_command: Vit, photos: 
     assert data.augment.extra is solarized
     assert model.model.config.to_dict().items() >= {"num_classes": 3, "width": 16}.items()
     assert not Path("runs").exists()
+    with pytest.raises(UserError, match="callbacks: give them to your own Trainer"):
+        vit.from_recipe("finetune", data={"root": photos, **DATA}, callbacks=[StopsAfter(1)])
 
 
 class StopsAfter(Callback):

@@ -110,6 +110,31 @@ def test_signed_bytes_of_a_tiff_keep_their_sign() -> None:
     assert open_raster(stream.getvalue(), 1).tolist() == [values.tolist()]
 
 
+def test_32_bits_of_a_tiff_have_no_sign_unless_it_says_so() -> None:
+    tifffile = pytest.importorskip("tifffile")
+    for kind, value in (("uint32", 3_000_000_000), ("int32", -2_000_000_000)):
+        stream = io.BytesIO()
+        tifffile.imwrite(stream, np.full((2, 2), value, kind))
+        assert open_raster(stream.getvalue(), 1).unique().tolist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("options", "channels"),
+    [
+        ({"photometric": "rgb", "extratags": [(274, "H", 1, 6, True)]}, 3),
+        ({"photometric": "miniswhite", "planarconfig": "separate"}, 5),
+    ],
+)
+def test_what_tifffile_would_not_turn_or_invert_is_refused(
+    options: dict[str, Any], channels: int
+) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    stream, shape = io.BytesIO(), (18, 20, channels) if channels == 3 else (channels, 18, 20)
+    tifffile.imwrite(stream, some("uint16", *shape), **options)
+    with pytest.raises(ImageError, match="save it upright"):
+        open_raster(stream.getvalue(), channels)
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -85,6 +85,22 @@ def test_weights_of_other_precision_are_averaged_in_float32(
     torch.testing.assert_close(flat(model), expected, rtol=2e-2, atol=tolerance)
 
 
+def test_statistics_of_a_batch_norm_are_those_of_the_run(
+    make_data, make_model, make_trainer
+) -> None:
+    class Watched(Callback):
+        def on_train_end(self, trainer: Any, model: Any) -> None:
+            self.statistics = [b.clone() for b in model.buffers()]
+
+    stem = {"stem": {"name": "convolutions", "widths": [8], "window": 2}}
+    model, watched = make_model(architecture={"patch_size": 4, "variant": stem}), Watched()
+    first = [b.clone() for b in model.buffers()]
+    make_trainer(max_epochs=2, callbacks=[EMA(0.9), watched]).fit(model, make_data())
+    assert any(not torch.equal(*pair) for pair in zip(first, watched.statistics, strict=True))
+    for copied, current in zip(model.buffers(), watched.statistics, strict=True):
+        assert torch.equal(copied, current)
+
+
 def test_a_checkpoint_at_the_very_end_has_the_raw_weights(
     make_data, make_model, make_trainer, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from torchvision.datasets import FakeData, ImageFolder
 from tests.command import coloured
 from vit import ImageData
 from vit.data.decode import ImageError
-from vit.data.settings import Loading, Splitting
+from vit.data.settings import Columns, Loading, Splitting
 from vit.errors import UserError
 from vit.extensions.sources import opened
 
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return coloured(tmp_path_factory.mktemp("own") / "photos")
 
 
-class Columns(Dataset[Any]):
+class Typed(Dataset[Any]):
     """A dataset with the interface of Hugging Face's: typed columns, and mappings as items."""
 
     def __init__(self, kind: Any, **columns: list[Any]) -> None:
@@ -70,6 +70,22 @@ def test_pairs_are_the_files_of_their_folder(folder: Path) -> None:
     assert own.val is not None and own.val_origin == "given" and own.test is None
     assert np.array_equal(own.train.labels, whole.train.labels)
     assert np.array_equal(own.val.labels, whole.train.labels)
+
+
+def test_a_path_is_cut_as_by_the_commands(folder: Path, tmp_path: Path) -> None:
+    """By the same keys, and by whole groups."""
+    rows = [f"{p},{p.parent.name},{i % 8}" for i, p in enumerate(sorted(folder.rglob("*.jpg")))]
+    listed = tmp_path / "list.csv"
+    listed.write_text("\n".join(["path,label,patient", *rows]) + "\n")
+    for root, options in ((folder, {}), (listed, {"columns": Columns(group="patient")})):
+        theirs = ImageData(root=str(root), **options).splits
+        own = ImageData.of(root, **options).splits
+        assert own.digests == theirs.digests and own.test_origin == "cut from train"
+        held = ImageData.of(root, test=folder, **options).splits
+        assert (held.test_origin, held.val_origin) == ("given", "cut from train")
+        assert held.test is not None and len(held.test) == len(rows)
+        both = ImageData.of(root, val=folder, **options).splits
+        assert both.test is None and len(both.train) == len(rows)
 
 
 def test_a_subset_of_torchvisions_is_labelled_by_its_list_after_a_look_at_some_images(
@@ -198,17 +214,15 @@ def test_a_mapping_names_splits_as_a_column_does_and_each_once() -> None:
 
 def test_columns_of_hugging_face_are_found_by_type_and_name() -> None:
     images = [Image.fromarray(DARK)] * 9
-    train = Columns(ClassLabel(), photo=images, fine_label=[0, 2, 1] * 3)
-    test = Columns(ClassLabel(), image=images[:2], label=[2, 0])
+    train = Typed(ClassLabel(), photo=images, fine_label=[0, 2, 1] * 3)
+    test = Typed(ClassLabel(), image=images[:2], label=[2, 0])
     test.features["label"] = SimpleNamespace(names=["ape", "dog", "cat"])  # in another order
     data = ImageData.of({"train": train, "test": test, "spare": train}, **SMALL)
     assert data.classes == ["cat", "dog", "ape"] and data.splits.train.labels[:2].tolist() == [0, 2]
     assert data.image_set("test").labels.tolist() == [0, 2]
     assert train.opened[0] == 0 and sorted(train.opened[1:]) == [*range(9)]
     assert data.splits.notes[0] == "left out, as neither train, val nor test: 'spare'"
-    several = Columns(
-        SimpleNamespace(feature=ClassLabel()), image=images[:4], label=[[0, 1], []] * 2
-    )
+    several = Typed(SimpleNamespace(feature=ClassLabel()), image=images[:4], label=[[0, 1], []] * 2)
     assert ImageData.of(several, **SMALL).splits.train.labels.tolist() == [[1, 1, 0], [0, 0, 0]]
 
 
@@ -284,7 +298,7 @@ class Stream(IterableDataset[Any]):
         (TensorDataset(torch.rand(2, 3, 4, 4), torch.arange(2)), "is float32; give PIL"),
         (DARK, r"train\[0\] is a ndarray, and not \(image, label\)"),
         ([{"pixels": DARK, "label": 0}], "the columns 'pixels', 'label'; name one 'image'"),
-        (Columns(ClassLabel(), image=[DARK], label=[-1]), r"the label -1; .* a number below 3"),
+        (Typed(ClassLabel(), image=[DARK], label=[-1]), r"the label -1; .* a number below 3"),
     ],
 )
 def test_a_mistake_is_one_line(train: Any, message: str) -> None:

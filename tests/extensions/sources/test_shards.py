@@ -177,6 +177,24 @@ def test_a_fit_ends_with_the_weights_of_one_on_the_folder(
 PIXELS = encoded(scene(0, 20, 20))
 
 
+def test_numerals_are_numbers_of_the_list_or_its_names_and_not_both(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    members: dict[str, bytes | str] = {}
+    for number in range(9):
+        members |= {f"{number}.cls": str(number % 3 + 1), f"{number}.jpg": PIXELS}
+    tar(root / "x-0.tar", members)
+    (root / "classes.txt").write_text("1\n2\n3")
+    with pytest.raises(UserError, match=r"label '3'; classes\.txt has 3 classes, by names"):
+        load(root, WHOLE)
+    (root / "classes.txt").write_text("10\n20\n30")
+    with pytest.raises(UserError, match=r"label '3'; classes\.txt has 3 classes"):
+        load(root, WHOLE)
+    members |= {f"{number}.cls": str(10 * (number % 3 + 1)) for number in range(9)}
+    tar(root / "x-0.tar", members)
+    splits = load(root, WHOLE)
+    assert splits.classes == ["10", "20", "30"] and splits.class_counts == [3, 3, 3]
+
+
 def test_labels_are_those_of_the_samples(tmp_path: Path) -> None:
     members: dict[str, bytes | str] = {"a/._0.jpg": b"macOS", "readme.txt": "text"}
     for number in range(12):

@@ -294,6 +294,8 @@ def test_mistakes_are_refused_in_one_line(
     assert "1x is not a time" in line("--budget=1x", *OPTIONS)
     assert "no published weights of that name" in line("--pretrained=nowhere_s14", *OPTIONS)
     assert "`vit tune` sets it for each run" in line(*OPTIONS, "--trainer.max_steps=3")
+    for option in ("--data.splits.seed=3", "--trainer.max_time=00:00:00:05"):
+        assert f"{option.partition('=')[0]}: `vit tune` sets it" in line(*OPTIONS, option)
     monkeypatch.setenv("FAKE_SECONDS", "0.5")
     assert re.search(
         r"--budget of 1 s is too small: .* give at least \d+m", line("--budget=1s", *OPTIONS)

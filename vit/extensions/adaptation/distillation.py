@@ -133,6 +133,9 @@ class Distillation(TeacherLoss):
             head = {"num_classes": count, "classes": names, "head": "score"}
         path = os.path.expanduser(self.weights)
         model = create_model(pretrained=path, report=reports.append, **head)
+        if self.kind != "none" and reports[0].multilabel != facts.multilabel:
+            several = "several labels" if facts.multilabel else "one label"
+            raise UserError(f"{path}: the teacher was not trained on {several} per image, as here")
         self.model = model.eval().requires_grad_(False)
         inherit(network, model.inherited, TEACHER)
         self.register_buffer("colors", _colors(facts.preprocess, reports[0]))

@@ -71,13 +71,14 @@ class NamedHead(LinearProbe):
         head = ridge_towards(inputs, labels, rows, None if chosen else USUAL)
         set_head(layer, head.weight, head.bias)
         accuracy = float((head.held_out.argmax(1) == labels).double().mean())
+        left_out = f"; accuracy on images left out of the fit {accuracy:.3f}"
         by = (
             "by leave-one-out"
             if chosen
             else f"for fewer than {FEWEST} images of a class, or groups"
         )
         say(
-            f"head: names, and {len(labels):,} images with strength {head.strength:.3g} ({by}); "
-            f"accuracy on images left out of the fit {accuracy:.3f}"
+            f"head: names, and {len(labels):,} images with strength {head.strength:.3g} ({by})"
+            f"{'' if groups is not None else left_out}"
         )
-        return head.held_out.float()
+        return head.held_out.float() if groups is None else None

@@ -193,10 +193,7 @@ def _row(way: Way, times: Times, utilisation: float) -> dict[str, Any]:
 def suggestion(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The row of the smallest batch that is nearly as fast as the fastest, of its kind."""
     best = max(rows, key=lambda row: row["images_per_second"])
-    similar = [
-        row
-        for row in rows
-        if (row["precision"], row["compile"]) == (best["precision"], best["compile"])
-        and row["images_per_second"] >= NEARLY * best["images_per_second"]
-    ]
+    rate, kind = NEARLY * best["images_per_second"], (best["precision"], best["compile"])
+    of_kind = (row for row in rows if (row["precision"], row["compile"]) == kind)
+    similar = (row for row in of_kind if row["images_per_second"] >= rate)
     return min(similar, key=lambda row: row["batch_size"])

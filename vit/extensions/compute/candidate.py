@@ -11,15 +11,9 @@ from torchvision import models
 from vit.errors import UserError, did_you_mean
 from vit.extensions.compute.flops import Work, counted
 from vit.extensions.compute.memory import Activations, counted_activations
+from vit.models import zoo
 from vit.models.config import ResNetConfig
-from vit.models.zoo import (
-    ZOO,
-    ModelConfig,
-    build_model,
-    canonical_name,
-    config_from_dict,
-    model_config,
-)
+from vit.preprocessing import Size
 from vit.weights.building import build_empty
 from vit.weights.names import means_weights, named
 from vit.weights.pretrained import inspect_pretrained
@@ -34,7 +28,7 @@ class Candidate:
     """A model at one image size."""
 
     name: str
-    config: ModelConfig | None
+    config: zoo.ModelConfig | None
     """None for torchvision's models."""
     image_size: tuple[int, int]
     """(height, width) in pixels."""
@@ -49,7 +43,7 @@ class Candidate:
         """The model with fresh weights, on the default device."""
         if self.config is None:
             return build_baseline(self.name, self.image_size, self.num_classes)
-        return build_model(self.config)
+        return zoo.build_model(self.config)
 
     @cached_property
     def work(self) -> Work:
@@ -124,7 +118,7 @@ def build_baseline(name: str, image_size: tuple[int, int], num_classes: int = 10
 
 def from_config(
     name: str,
-    config: ModelConfig,
+    config: zoo.ModelConfig,
     image_size: tuple[int, int] | None = None,
     num_classes: int | None = None,
 ) -> Candidate:
@@ -132,43 +126,47 @@ def from_config(
     changes = {"image_size": image_size, "num_classes": num_classes}
     changes = {field: value for field, value in changes.items() if value is not None}
     try:
-        config = config_from_dict({**config.to_dict(), **changes})
+        config = zoo.config_from_dict({**config.to_dict(), **changes})
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     return Candidate(name, config, config.size, config.num_classes)
 
 
 def find_model(
-    name: str, size: tuple[int, int] | None = None, num_classes: int | None = None
+    name: str, size: Size | None = None, num_classes: int | None = None, usual: Size | None = None
 ) -> Candidate:
     """A model by name, or the one in a run, a directory or a file of weights, or at an address.
 
-    `size` and `num_classes`: its own by default. Published weights (NAME.TAG) are not downloaded.
+    `size` and `num_classes`: its own by default; `usual`: the size of one without weights.
+    Published weights (NAME.TAG) are not downloaded.
     """
     if "://" in name or Path(name).expanduser().exists():
         place = name if "://" in name else str(Path(name).expanduser())
         return from_config(name, inspect_pretrained(place).config, size, num_classes)
     if is_baseline(name):
-        size = size or native_size(name)
+        size = size or usual or native_size(name)
         return Candidate(name.lower(), None, size, num_classes or 1000)
     row = named(name) if means_weights(name) else None
     if row is not None:
-        config = model_config(row.architecture)
+        config = zoo.model_config(row.architecture)
         return from_config(row.name, config, size or row.size, num_classes or row.outputs)
-    return from_config(canonical_name(name), model_config(name), size, num_classes)
+    return from_config(zoo.canonical_name(name), zoo.model_config(name), size or usual, num_classes)
 
 
 SHAPE = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "stem_depths", "depths",
          "width_factor")  # fmt: skip
+KINDS = ("distillation_token", "num_registers", "rotary")
 
 
-def describe(config: ModelConfig) -> str:
+def describe(config: zoo.ModelConfig) -> str:
     """Name of an architecture, or its sizes: 'vit 128x6 /4' is width 128, depth 6, patch 4."""
 
-    def shape(config: ModelConfig) -> list[object]:
-        return [getattr(config, name, None) for name in SHAPE]
+    def shape(config: zoo.ModelConfig) -> list[object]:
+        values = [getattr(config, name, None) for name in (*SHAPE, *KINDS)]
+        is_gated = getattr(config, "activation", None) == "swiglu"
+        return [*values, is_gated, getattr(config, "layer_scale", None) is not None]
 
-    for name, entry in ZOO.items():
+    for name, entry in zoo.ZOO.items():
         if shape(entry.config) == shape(config):
             return name
     if isinstance(config, ResNetConfig):

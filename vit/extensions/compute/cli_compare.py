@@ -99,16 +99,15 @@ def _check(options: argparse.Namespace) -> None:
     """UserError for an option that would have no effect."""
     whole = options.recipe is not None or bool(options.runs)
     if not options.models and not whole:
-        raise UserError(
-            "nothing to compare: name a model, such as vit_b16, or a --recipe; see "
-            "`vit compare --help`"
-        )
+        raise UserError("nothing to compare: name a model, such as vit_b16, or a --recipe")
     if options.models and options.runs and options.recipe is None:
         raise UserError("--runs beside models needs a --recipe that says how long those train")
     dependent = (
         ("images", options.recipe, "--recipe"),
         ("epochs", options.recipe, "--recipe"),
         ("processes", options.recipe not in (None, "jft"), "a --recipe of `vit fit`"),
+        ("device", whole or not options.device or DEVICES[options.device].memory,
+         "a --recipe or --runs: its memory is not known"),
         ("utilisation", options.device and whole, "--device and a --recipe or --runs"),
         ("price_per_hour", options.device and whole, "--device and a --recipe or --runs"),
         ("figure", options.recipe == "jft" or options.runs, "--recipe jft or --runs"),

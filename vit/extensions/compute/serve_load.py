@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,14 @@ def load(
             milliseconds.append(ask(connection))
         connection.close()
 
-    threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    begins.wait()
-    start = time.perf_counter()
-    time.sleep(seconds)
-    ends.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        running = [pool.submit(client) for _ in range(clients)]
+        begins.wait()
+        start = time.perf_counter()
+        wait(running, seconds, FIRST_EXCEPTION)
+        ends.set()
+    for done in running:
+        done.result()
     return milliseconds, time.perf_counter() - start
 
 

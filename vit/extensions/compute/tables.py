@@ -82,9 +82,7 @@ def export_table(rows: Sequence[Row]) -> str:
 def _lost(row: Row) -> str | None:
     """None for the model itself."""
     low, high = row["interval"]
-    if low == high:
-        return None
-    return f"{row['drop']:.2f} ({low:.2f} to {high:.2f})"
+    return None if low == high else f"{row['drop']:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _ranged(middle: float, ends: Sequence[float]) -> str:
@@ -185,5 +183,6 @@ def _bench_advice(report: Row) -> list[str]:
         trainer = "bf16-mixed" if best["precision"] == "bf16" else "32-true"
         lines.append(
             f"vit fit ... --trainer.precision {trainer} --data.batch_size {best['batch_size']}"
+            + " --model.compile true" * bool(best["compile"])
         )
     return lines

@@ -19,13 +19,14 @@ from vit.extensions.compute.candidate import (
 from vit.extensions.compute.memory import TaskStep
 from vit.extensions.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.fine_tuning import steps_for
+from vit.models.fields import as_size
 from vit.models.zoo import canonical_name, config_from_dict, model_config
 from vit.recipes import find_recipe, read_options
 from vit.runs.records import read_summary
 from vit.weights.weight_file import read_json
 
-UNNAMED = "vit_ti16"
-"""Model of `vit fit` if a recipe names none."""
+UNNAMED, USUAL = "vit_ti16", (224, 224)
+"""Model of `vit fit` if a recipe names none, and size of images where nothing says one."""
 EXAMPLE_IMAGES = 1_000
 """Training images where the length of a recipe follows from them and nothing says how many."""
 
@@ -116,14 +117,14 @@ def recipe_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
     dataset, num_classes = CATALOG.get(str(data.get("dataset"))), options.classes
     if num_classes is None and dataset is not None:
         num_classes = dataset.num_classes
-    side = options.image_size[0] if options.image_size else data.get("image_size", 224)
-    size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+    side = options.image_size[0] if options.image_size else data.get("image_size")
+    size = None if side is None else as_size(side)  # None: weights have their own
     images, epochs, notes = _images_seen(options, data, trainer)
     if options.models:
-        compared = [find_model(name, size, num_classes) for name in options.models]
+        compared = [find_model(name, size, num_classes, USUAL) for name in options.models]
     else:
         compared = [_recipe_model(recipe, model, size, num_classes)]
-    shared: dict[str, Any] = {"images": images, "epochs": epochs, "frozen": _frozen(model)}
+    shared: dict[str, Any] = {"images": images, "epochs": epochs, "frozen": _frozen(model, trainer)}
     trainings, task = [Training(model=each, **shared) for each in compared], content.get("task")
     if task in (None, "classification"):
         return trainings, notes
@@ -150,7 +151,7 @@ def _group(options: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _recipe_model(
-    recipe: str, model: dict[str, Any], size: tuple[int, int], num_classes: int | None
+    recipe: str, model: dict[str, Any], size: tuple[int, int] | None, num_classes: int | None
 ) -> Candidate:
     name, changes = model.get("name"), model.get("architecture") or {}
     if model.get("pretrained"):
@@ -161,7 +162,7 @@ def _recipe_model(
             f"`vit compare vit_s16 --recipe {recipe}`"
         )
     changes = {key: value for key, value in changes.items() if key != "recompute"}  # memory alone
-    config = model_config(name or UNNAMED, **{**changes, "image_size": size})
+    config = model_config(name or UNNAMED, **{**changes, "image_size": size or USUAL})
     return from_config(describe(config), config, None, num_classes)
 
 
@@ -181,8 +182,10 @@ def _images_seen(
     # The user's epochs replace the recipe's steps.
     steps = 0 if options.epochs else _whole(trainer.get("max_steps"), 0)
     epochs = options.epochs or _whole(trainer.get("max_epochs"), 0)
-    if not epochs and not steps and _by_size(trainer):
-        images = options.images or EXAMPLE_IMAGES
+    images = float(options.images or EXAMPLE_IMAGES)
+    if not options.epochs and _takes_no_step(trainer):
+        return images, None, [f"features of {images:,.0f} images (--images), and no step."]
+    if not epochs and not steps and _calls(trainer, ".FineTuneBySize"):
         steps = steps_for(round(images), step)
         return steps * step, None, [f"{steps:,} steps, for {images:,.0f} images (--images)."]
     if not epochs and not steps:
@@ -192,31 +195,34 @@ def _images_seen(
         images = int(options.images or _train_images(str(recipe), data))
         seen = epochs * batches_per_epoch(images, step) * step
     if steps and steps * step <= seen:
+        if options.images and not epochs:
+            raise UserError(f"--images: recipe {recipe!r} takes {steps:,} steps of any data")
         who = "one process" if processes == 1 else f"{processes} processes"
         return steps * step, None, [f"{steps:,} steps of {step:,} images, {who} (--processes)."]
     return seen, epochs, []
 
 
-def _by_size(trainer: dict[str, Any]) -> bool:
-    """True if the recipe's steps follow from the number of training images."""
+def _calls(trainer: dict[str, Any], *names: str) -> bool:
+    """True if the recipe has a callback whose path ends so."""
     callbacks = trainer.get("callbacks") or []
     paths = [c.get("class_path") for c in callbacks if isinstance(c, dict)]
-    return any(str(path).endswith(".FineTuneBySize") for path in paths)
+    return any(str(path).endswith(names) for path in paths)
 
 
-def _frozen(model: dict[str, Any]) -> bool:
-    return bool((model.get("learning") or {}).get("freeze_backbone"))
+def _takes_no_step(trainer: dict[str, Any]) -> bool:
+    """True if a head in closed form is the whole training, to which a limit of 1 step is due."""
+    return trainer.get("max_steps") == 1 and _calls(trainer, ".LinearProbe", ".NamedHead")
+
+
+def _frozen(model: dict[str, Any], trainer: dict[str, Any]) -> bool:
+    learning = model.get("learning") or {}
+    return bool(learning.get("freeze_backbone")) or _takes_no_step(trainer)
 
 
 def _train_images(recipe: str, data: dict[str, Any]) -> int:
     dataset = CATALOG.get(str(data.get("dataset")))
     if dataset is None:
-        name = data.get("dataset")
-        of = f"the dataset {name!r}" if name else "its data"
-        raise UserError(
-            f"recipe {recipe!r}: the size of {of} is unknown: add --images N, training "
-            "images per epoch"
-        )
+        raise UserError(f"recipe {recipe!r} does not say on how many images: add --images N")
     share = 0.0 if "val" in dataset.images else (data.get("splits") or {}).get("val_fraction", 0.1)
     whole = dataset.images["train"]
     return whole - round(whole * share)
@@ -236,7 +242,7 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
     summary = read_summary(folder)
     try:
         config, metrics = config_from_dict(summary["model"]), summary["metrics"]
-        images = float(summary["images_seen"])
+        images = float(summary["images_seen"] or summary["images"]["train"])  # of a probe
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not the directory of a finished run of `vit fit`") from error
     content = read_json(folder / "model" / "config.json")
@@ -251,4 +257,5 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
         "pretrained": model.get("pretrained") is not None,
     }
     network = from_config(describe(config), config)
-    return Training(model=network, images=images, frozen=_frozen(model)), fields
+    frozen = _frozen(model, {}) or not summary["images_seen"]
+    return Training(model=network, images=images, frozen=frozen), fields

@@ -223,13 +223,16 @@ def file_findings(pictures: Pictures) -> Iterator[Finding]:
     sides = np.stack([facts["height"], facts["width"]], 1)
     formats = Image.registered_extensions()
     named = [formats.get(os.path.splitext(name)[1].lower(), "") for name in names]
-    actual = np.char.replace(np.char.replace(facts["format"], "MPO", "JPEG"), "DIB", "BMP")
+    named, actual = (
+        np.char.replace(np.char.replace(kinds, "MPO", "JPEG"), "DIB", "BMP")
+        for kinds in (np.array(named), facts["format"])
+    )
     rules = {
         "blank": facts["blank"],
         "blurred": ~facts["blank"] & (facts["sharpness"] < SHARP),
         "tiny": sides.min(1) < SIDE,
         "huge": sides.astype(int).prod(1) > HUGE,
-        "extension": (actual != np.array(named)) & (np.array(named) != ""),
+        "extension": (actual != named) & (named != ""),
         "rotated": facts["rotated"],
     }
     for kind, holds in rules.items():
@@ -273,7 +276,8 @@ def write_fixed(
     `relabel`."""
     drop = ("unreadable", "truncated", "leak", "identical", "copy")
     dropped = {finding.image for finding in findings if finding.kind in drop}
-    doubts = {finding.image: finding for finding in findings if finding.kind == "doubt"}
+    surest_last = (finding for finding in reversed(findings) if finding.kind == "doubt")
+    doubts = {finding.image: finding for finding in surest_last}
     conflicts = {(f.other, f.image) for f in findings if f.kind == "conflict"}
     others = {
         remaining: pictures.label(image) for remaining, image in conflicts if image is not None

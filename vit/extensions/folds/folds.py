@@ -171,7 +171,7 @@ class Folds:
         return {
             "run": str(self.run),
             "metric": metric,
-            "images": sum(row["images"] for row in rows),
+            "images": len(outputs[1]),  # that could be read
             "folds": rows,
             "mean": statistics.mean(scores),
             "interval": corrected_interval(scores, ratios),

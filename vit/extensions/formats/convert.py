@@ -108,11 +108,8 @@ def _export(target: Writable, model: Model, info: NativeInfo) -> Export:
 
 
 _IN_MODEL_DIRECTORY = (
-    *IN_DIRECTORY,
-    "model.safetensors.index.json",
-    "config.json",
-    "preprocessor_config.json",
-    TRAINED_ON,
+    *(*IN_DIRECTORY, "model.safetensors.index.json", TRAINED_ON),
+    *("config.json", "preprocessor_config.json", "processor_config.json"),
 )
 
 

@@ -18,7 +18,7 @@ GOOGLE = "https://storage.googleapis.com"
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
 _HF = re.compile(r"^hf://(?P<repo>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?$")
 _DESCRIPTIONS = (
-    *("config.json", "preprocessor_config.json", "open_clip_config.json"),
+    *("config.json", "preprocessor_config.json", "processor_config.json", "open_clip_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "README.md"),
     *("trust.safetensors", TRAINED_ON),
 )

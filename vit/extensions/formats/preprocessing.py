@@ -171,9 +171,9 @@ def _folded(values: dict[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
 def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
     """The preprocessor_config.json that makes transformers do the same. UserError for a pad."""
     steps = Preprocess.from_dict(values)
-    if steps.resize == "pad":
-        raise UserError("transformers' processors do not pad images (resize=pad); try --to timm")
-    squash = steps.resize == "squash"
+    squash, size = steps.resize == "squash", steps.image_size
+    if steps.resize == "pad" or not (squash or size[0] == size[1]):
+        raise UserError(f"transformers has no resize={steps.resize} to {size}; try --to timm")
     # Of the library's classes, BiT's can both resize to an edge and crop.
     processor = "ViTImageProcessor" if kind == "vit" and squash else "BitImageProcessor"
     return {

@@ -62,8 +62,10 @@ def tag_of(file: WeightFile) -> str:
 
 
 def described(file: WeightFile) -> dict[str, Any]:
-    """`pretrained_cfg` of config.json."""
-    return file.config.get("pretrained_cfg") or {}
+    """`pretrained_cfg` of config.json, or all of it, as timm wrote it before."""
+    config = file.config
+    whole = {"label_names": config.get("labels"), **config} if "mean" in config else {}
+    return config.get("pretrained_cfg") or whole
 
 
 def arguments_of(file: WeightFile) -> dict[str, Any]:
@@ -133,8 +135,9 @@ def epsilon(file: WeightFile, entry: Family | None, rotary: Rotary | None) -> fl
     """Epsilon of the norms: timm's 1e-6, or the 1e-5 of DINOv3 and CLIP."""
     if entry is None:
         is_tower = "norm_pre.weight" in file.shapes
-    else:
-        is_tower = re.search("^vit_.*(clip|pe)_", entry.architecture) is not None
+    else:  # timm's own layer, if it is named, has 1e-6
+        is_clip = re.search("^vit_.*(clip|pe)_", entry.architecture) is not None
+        is_tower = is_clip and not arguments_of(file).get("norm_layer")
     usual = 1e-6 if rotary is None and not is_tower else 1e-5
     return file.hints.get("layer_norm_eps", usual)
 

@@ -97,7 +97,7 @@ def recognise(file: WeightFile) -> Recognised:
             [*unused, *{"head" if key.startswith("head") else "decoder" for key in decoder}],
             "used in pre-training only",
         ),
-        classes=(classes := _classes(file.config, config.num_classes)),
+        classes=(classes := _classes(file, config.num_classes)),
         **prepared,
         extra=_projection(file, config) if classes is None else {},
         notes=assumed + notes,
@@ -142,6 +142,9 @@ def _our_name(key: str, parts: tuple[tuple[str, str], ...]) -> str:
 def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any], list[str]]:
     """`preparation` of the images, and what had to be assumed."""
     description = families.described(file)
+    size = families.arguments_of(file).get("img_size")
+    if size and description.get("fixed_input_size"):  # decides in timm, too
+        description = {**description, "input_size": [3, *as_size(size)]}
     if description:
         return without_rest(preparation(from_timm, description), config.patch_size)
     stated = f"activation={config.activation!r} and epsilon {config.layer_norm_eps:g}"
@@ -227,8 +230,7 @@ def _positions(
     input_size = families.described(file).get("input_size")
     size = tuple(input_size[1:]) if input_size else file.hints.get("image_size")
     img_size = families.arguments_of(file).get("img_size")
-    if img_size is not None:
-        size = as_size(img_size)
+    size = size if img_size is None else as_size(img_size)
     if "pos_embed" not in shapes:
         size = size or (14 * patch_size, 14 * patch_size)
         return (size[0] // patch_size, size[1] // patch_size), learned, resize
@@ -260,11 +262,11 @@ def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
     return tuple(count_layers(shapes, f"{prefix}{s}.blocks.") for s in stages)
 
 
-def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
-    names = config.get("label_names") or (config.get("pretrained_cfg") or {}).get("label_names")
+def _classes(file: WeightFile, num_classes: int) -> list[str] | None:
+    names = file.config.get("label_names") or families.described(file).get("label_names")
     if not names or len(names) != num_classes:
         return None
-    words = config.get("label_descriptions") or {}
+    words = file.config.get("label_descriptions") or {}
     return [str(words.get(name, name)) for name in names]
 
 
@@ -305,7 +307,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         config=config,
         tensors=tensors,
         used=used,
-        classes=_classes(file.config, config.num_classes),
+        classes=_classes(file, config.num_classes),
         notes=[] if file.config else [assumed],
         **prepared,
     )

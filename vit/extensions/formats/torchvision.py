@@ -66,8 +66,9 @@ class Torchvision(Writable):
             activation="gelu",
             layer_norm_eps=1e-6,
         )
-        # Larger ones and H/14 are SWAG's, resized bicubically; L/16 at 224 has a resize of 242.
+        # Larger ones and H/14 are SWAG's, resized bicubically.
         swag = config.size > (224, 224) or patch_size == 14
+        resized = 242 if (width, patch_size) == (1024, 16) else 256
         return Recognised(
             format="torchvision",
             config=config,
@@ -76,7 +77,7 @@ class Torchvision(Writable):
             preprocess=of_imagenet(
                 config.size,
                 interpolation="bicubic" if swag else "bilinear",
-                crop_fraction=1.0 if swag else 0.875,
+                crop_fraction=1.0 if swag else 224 / resized,
             ),
             notes=notes,
         )

@@ -167,6 +167,7 @@ def _config(file: WeightFile, prefix: str, stem: str, depth: int) -> ViTConfig:
     for field, usual, applies in (
         ("pooler_act", "tanh", pooler is not None),
         ("hidden_act", "silu", dinov3 and gated),
+        ("num_hidden_layers", depth, True),
     ):
         if applies and (value := config.get(field, usual)) != usual:
             raise UserError(f"{file.path}: {field}={value!r} is not supported here, only {usual!r}")

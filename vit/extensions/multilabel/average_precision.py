@@ -64,8 +64,8 @@ def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_of_present(areas: Tensor) -> Tensor:
-    """Mean over the classes that have images; 0 if none has. A class of which a set has no image
-    says nothing about a model."""
+    """Mean without NaN, which is of classes without images; 0 if there is no other. A class of
+    which a set has no image says nothing about a model."""
     return areas.nanmean().nan_to_num()
 
 

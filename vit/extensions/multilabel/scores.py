@@ -4,6 +4,7 @@ Shapes: b batch, k classes.
 """
 
 from collections.abc import Iterable
+from math import nan
 from typing import Any
 
 import torch
@@ -14,11 +15,24 @@ from torchmetrics import Metric
 from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score
 
 from vit.console import say
-from vit.extensions.multilabel.average_precision import MeanAveragePrecision
+from vit.extensions.multilabel.average_precision import MeanAveragePrecision, mean_of_present
 from vit.training.counted_data import counting_data, logits_of
 from vit.training.losses import Loss
 from vit.training.metrics import EvaluationMetrics
 from vit.weights.report import LoadReport
+
+
+class MacroF1(MultilabelF1Score):
+    """Mean F1 over the classes that have images or are predicted; 0 if there is none.
+
+    torchmetrics counts the others as 0.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes, average="none", zero_division=nan, validate_args=False)
+
+    def compute(self) -> Tensor:
+        return mean_of_present(super().compute())
 
 
 class MultilabelMetrics(EvaluationMetrics):
@@ -30,7 +44,7 @@ class MultilabelMetrics(EvaluationMetrics):
         # Average precision keeps every score; thresholds would round it.
         scores: dict[str, Metric] = {
             "map": MeanAveragePrecision(),
-            "f1": MultilabelF1Score(num_classes, validate_args=False),
+            "f1": MacroF1(num_classes),
             "exact": MultilabelExactMatch(num_classes, validate_args=False),
         }
         super().__init__(num_classes, scores)

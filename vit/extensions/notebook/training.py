@@ -137,7 +137,12 @@ def fit(
 def from_recipe(
     recipe: str | Path | Sequence[str | Path], *, data: Any = None, **options: Any
 ) -> "tuple[NetworkTraining[Any, Any], ImageData]":
-    """The LightningModule and the data module of `fit`, with its arguments, for your own loop."""
+    """The LightningModule and the data module of `fit`, with its arguments, for your own loop.
+
+    UserError for callbacks, which are your Trainer's.
+    """
+    if options.get("callbacks"):
+        raise UserError("callbacks: give them to your own Trainer")
     run = _options(recipe, data, **options)
     return run.build_model(run.data), run.data
 

@@ -44,6 +44,8 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _GRAY = 0
 """Colour type of PNG files without colour and transparency."""
 _BITS_PER_SAMPLE, _SAMPLE_FORMAT = 258, 339
+_TAGS = 274, 262
+"""Orientation, and what 0 is: white, if it is 0."""
 _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 """What becomes 1; other types have no agreed white."""
 
@@ -171,7 +173,7 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
         image = Image.open(stream)
         bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore
         whole = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") and max(bits) <= 8
-        alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "I", "F")
+        alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "F")  # mode I has a sign
         signed = 2 in image.tag_v2.get(_SAMPLE_FORMAT, ()) and max(bits) <= 8  # pyright: ignore
         if getattr(image, "n_frames", 1) == 1 and (whole or alone) and not signed:
             return _pillow_values(image, name)
@@ -179,6 +181,9 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
     stream.seek(0)
     with tifffile.TiffFile(stream) as file:
         series = file.series[0]
+        orientation, white = (series.keyframe.tags.valueof(tag, 1) for tag in _TAGS)
+        if orientation > 1 or not white:
+            raise ImageError(f"{name}: orientation {orientation}, or white as 0: save it upright")
         axes = [axis for axis, side in zip(series.axes, series.shape, strict=True) if side > 1]
         values = np.squeeze(series.asarray())
         if {"Y", "X"} <= set(axes) and len(axes) == 3:

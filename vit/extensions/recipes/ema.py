@@ -20,7 +20,7 @@ class EMA(WeightAveraging):
 
     Validation, tests and a checkpoint's `state_dict` use the average; the raw weights are in
     `current_model_state`. Step t (from 1) weighs the old average by min(decay, (1 + t) / (10 + t)),
-    as tf.train.ExponentialMovingAverage with num_updates. Buffers are not averaged. With fsdp2 each
+    as tf.train.ExponentialMovingAverage with num_updates. Buffers are copied. With fsdp2 each
     process averages the rows that it holds.
 
     Args:
@@ -65,7 +65,10 @@ class EMA(WeightAveraging):
             return  # gradients are being accumulated
         assert self._average_model is not None
         decay = min(self._decay, (1 + step) / (10 + step))
-        follow(self._average_model.module.parameters(), pl_module.parameters(), decay)
+        average = self._average_model.module
+        follow(average.parameters(), pl_module.parameters(), decay)
+        for copied, current in zip(average.buffers(), pl_module.buffers(), strict=True):
+            copied.copy_(current)  # the statistics of a BatchNorm
         self._latest_update_step = step
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

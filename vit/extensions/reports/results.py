@@ -35,7 +35,7 @@ NUM_WORST = 20
 THUMBNAIL, SEEN = 320, 160
 """Longer side of an image in worst.png, and of what the model looked at, in pixels."""
 LEVELS = (0.05, 0.25, 0.5)
-"""Shares of a class from which a cell of the confusion has the next colour."""
+"""Shares of a class up to which a cell of the confusion has a colour."""
 SHOWN_PAIRS = 8
 """Cells of the confusion whose pictures stand beside it."""
 MAX_CONFUSION = 2000
@@ -236,7 +236,7 @@ def _confusion(
     write_bytes(run_dir / "confusion.png", png(figures.confusion(matrix, classes), crop=True))
     shown = figures.most_confused_classes(matrix)
     share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    counts, levels = matrix[np.ix_(shown, shown)], 1 + np.digitize(share, LEVELS)
+    counts, levels = matrix[np.ix_(shown, shown)], 1 + np.digitize(share, LEVELS, right=True)
     return {
         "shown": shown,
         "counts": counts.tolist(),

@@ -46,7 +46,7 @@ def compute_figure(
         raise UserError("--figure: none of the runs has a top-1 accuracy to draw")
     points = [ScalingPoint(p.label, p.exaflops, p.score(accuracy), p.family) for p in published]
     points += [ScalingPoint(row["run"], row["exaflops"], row["accuracy"]) for row in runs]
-    datasets = {row["dataset"] for row in runs}
+    datasets = {row["dataset"] or "own data" for row in runs}
     label = "your runs" + (f" ({datasets.pop()})" if len(datasets) == 1 else "")
     return accuracy_against_compute(points, f"{title} top-1 after transfer", label)
 

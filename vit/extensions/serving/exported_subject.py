@@ -67,6 +67,8 @@ class ExportedSubject(Subject):
         for name in ("classes", "preprocess", "multilabel"):
             if getattr(self.classifier, name) != getattr(model, name):
                 raise UserError(f"the exported file has other {name} than {self.run}")
+        if self.classifier.temperature != (model.test_metrics.temperature or 1.0):
+            raise UserError(f"the exported file has another temperature than {self.run}")
         if self.classifier.engine.description.sha256 != fingerprint(model.model.state_dict()):
             note(
                 f"the file has other weights than {self.run}: which of these images they learned "

@@ -15,7 +15,7 @@ from vit.data.cut import complete
 from vit.data.find import check_source, find_splits
 from vit.data.labelling import Labelled
 from vit.data.manifest import Listing, Table
-from vit.data.settings import ModelClasses, Reading, Splitting
+from vit.data.settings import ModelClasses, Reading
 from vit.data.sources import SPLIT_WORDS, SPLITS, ImageSet, Splits, all_of_one, by_split
 from vit.errors import UserError, shorten, some_of
 from vit.extensions.sources.opened import OpenedImages, plain
@@ -68,23 +68,23 @@ class OwnImages:
             return all_of_one(self._held_out(name, reading, []), reading.model, split)
         if "train" not in self.given:
             raise UserError(f"data has {some_of(map(repr, self.given)) or 'nothing'}, but no train")
-        train, names, notes = self.given["train"], [], [*self.notes]
-        if _is_path(train):
-            whole = Splitting(val_fraction=0, test_fraction=0)
-            splits = find_splits(None, os.fspath(train), replace(reading, cut=whole))
+        train, held = self.given["train"], [name for name in self.given if name != "train"]
+        if _is_path(train):  # cut as the commands do: by the same keys, and by whole groups
+            less = {"val_fraction": 0.0} if "val" in held else {}
+            cut = replace(reading.cut, test_fraction=0.0, **less) if held else reading.cut
+            splits = find_splits(None, os.fspath(train), replace(reading, cut=cut))
             model = ModelClasses(names=splits.classes, multilabel=splits.multilabel)
-            sets: dict[Any, Any] = splits.present()
-            notes += splits.notes
-        else:
-            reading.refuse_columns("train")
-            rows = _Rows("train", train, reading)
-            names, classes = rows.names, rows.classes() if reading.labelled else []
-            model = ModelClasses(names=classes, multilabel=rows.several)
-            sets = {"train": rows.images(model)}
-        for name in self.given:
-            if name != "train":
-                sets[name] = self._held_out(name, replace(reading, model=model), names)
-        keys = sets["train"].names
+            more = {name: self._held_out(name, replace(reading, model=model), []) for name in held}
+            more |= {f"{name}_origin": "given" for name in held}
+            return replace(splits, **more, notes=[*self.notes, *splits.notes])
+        reading.refuse_columns("train")
+        rows = _Rows("train", train, reading)
+        classes = rows.classes() if reading.labelled else []
+        model = ModelClasses(names=classes, multilabel=rows.several)
+        sets: dict[Any, Any] = {"train": rows.images(model)}
+        for name in held:
+            sets[name] = self._held_out(name, replace(reading, model=model), rows.names)
+        keys, notes = sets["train"].names, self.notes
         return complete(model.names, sets, keys, reading, where="train", notes=notes)
 
     def _held_out(self, name: Any, reading: Reading, names: Sequence[str]) -> Any:

@@ -84,11 +84,12 @@ def _named(label: str, names: list[str], where: str) -> str:
     """The class of a label, which may be its number; the label itself without `names`."""
     if not names or not label:
         return label
-    if label.isdecimal() and int(label) < len(names):
+    count, numerals = len(names), [int(name) for name in names if name.isdecimal()]
+    if label.isdecimal() and int(label) < count:
         return names[int(label)]
-    if label not in names:
-        number = f"the {len(names):,} classes in {CLASSES}"
-        raise UserError(f"{where} has the label {label!r}, which is none of {number}")
+    if label not in names or (label.isdecimal() and min(numerals) < count):  # names or numbers
+        text = f"{CLASSES} has {count:,} classes, by names or by numbers from 0"
+        raise UserError(f"{where} has the label {label!r}; {text}")
     return label
 
 

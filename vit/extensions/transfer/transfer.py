@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from vit.console import note, say
-from vit.data.sources import PathList, Splits
+from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import protocols
@@ -40,7 +40,8 @@ from vit.writing import writable, write_json, write_text
 
 SET_BY_PLAN = (
     "--model.pretrained --model.optimizer.lr --data.dataset --data.root --data.splits.val_fraction "
-    "--trainer.max_steps --trainer.max_epochs --trainer.limit_val_batches --seed_everything "
+    "--trainer.max_steps --trainer.max_epochs --trainer.max_time --trainer.limit_val_batches "
+    "--seed_everything "
     "--final_split --run_dir --resume"
 ).split()
 """Options of `vit fit` that each run gets from the plan."""
@@ -226,7 +227,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             "rename its val to test; the slice is then split from train"
         )
     parts = splits.present().items()
-    sizes = {n: images_digest(p, contents=True) for n, p in parts if isinstance(p.items, PathList)}
+    sizes = {n: images_digest(p, contents=True) for n, p in parts if _stored(p)}
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
@@ -247,6 +248,11 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             "plan": asdict(protocol),
         },
     )
+
+
+def _stored(images: ImageSet) -> bool:
+    """True for files and shards, whose contents may change between two calls."""
+    return isinstance(images.items, PathList) or images.contents_digest() is not None
 
 
 def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:

@@ -66,7 +66,8 @@ def tune(
         rest: Further words of each `vit fit`.
     """
     began, seconds = time.time(), seconds_of(budget)
-    transfer.check_free("tune", Words([*rest]).written, transfer.SET_BY_PLAN)
+    taken = (*transfer.SET_BY_PLAN, "--data.splits.seed")
+    transfer.check_free("tune", Words([*rest]).written, taken)
     folder = writable(Path(run_dir or f"runs/tune/{Path(data).stem}").expanduser(), "--run_dir")
     (folder / "cells").mkdir(exist_ok=True)
     names = [*dict.fromkeys(pretrained or _in_cache())]
