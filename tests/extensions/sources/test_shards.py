@@ -184,10 +184,10 @@ def test_numerals_are_numbers_of_the_list_or_its_names_and_not_both(tmp_path: Pa
         members |= {f"{number}.cls": str(number % 3 + 1), f"{number}.jpg": PIXELS}
     tar(root / "x-0.tar", members)
     (root / "classes.txt").write_text("1\n2\n3")
-    with pytest.raises(UserError, match=r"label '3'; classes\.txt has 3 classes, by names"):
+    with pytest.raises(UserError, match=r"label '3'; classes\.txt has numbers 0 to 2"):
         load(root, WHOLE)
     (root / "classes.txt").write_text("10\n20\n30")
-    with pytest.raises(UserError, match=r"label '3'; classes\.txt has 3 classes"):
+    with pytest.raises(UserError, match=r"label '3'; classes\.txt has numbers 0 to 2"):
         load(root, WHOLE)
     members |= {f"{number}.cls": str(10 * (number % 3 + 1)) for number in range(9)}
     tar(root / "x-0.tar", members)

@@ -68,17 +68,14 @@ class Torchvision(Writable):
         )
         # Larger ones and H/14 are SWAG's, resized bicubically.
         swag = config.size > (224, 224) or patch_size == 14
-        resized = 242 if (width, patch_size) == (1024, 16) else 256
+        filter_ = "bicubic" if swag else "bilinear"
+        fraction = 1.0 if swag else 224 / (242 if (width, patch_size) == (1024, 16) else 256)
         return Recognised(
             format="torchvision",
             config=config,
             tensors=tensors,
             used=used,
-            preprocess=of_imagenet(
-                config.size,
-                interpolation="bicubic" if swag else "bilinear",
-                crop_fraction=1.0 if swag else 224 / resized,
-            ),
+            preprocess=of_imagenet(config.size, interpolation=filter_, crop_fraction=fraction),
             notes=notes,
         )
 

@@ -154,8 +154,7 @@ def _stem(file: WeightFile, prefix: str) -> str:
 
 def _config(file: WeightFile, prefix: str, stem: str, depth: int) -> ViTConfig:
     shapes, config, dinov3 = file.shapes, file.config, _is_dinov3(file)
-    scaled = f"{stem}0.layer_scale1.lambda1" in shapes
-    teacher = "cls_classifier.weight" in shapes
+    scaled, teacher = f"{stem}0.layer_scale1.lambda1" in shapes, "cls_classifier.weight" in shapes
     width, in_channels, patch_size = _patches(file, prefix)
     heads, epsilon = _heads_and_epsilon(file, scaled=scaled)
     distillation = f"{prefix}embeddings.distillation_token" in shapes

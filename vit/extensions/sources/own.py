@@ -81,11 +81,10 @@ class OwnImages:
         rows = _Rows("train", train, reading)
         classes = rows.classes() if reading.labelled else []
         model = ModelClasses(names=classes, multilabel=rows.several)
-        sets: dict[Any, Any] = {"train": rows.images(model)}
+        sets: dict[Any, Any] = {"train": (images := rows.images(model))}
         for name in held:
             sets[name] = self._held_out(name, replace(reading, model=model), rows.names)
-        keys, notes = sets["train"].names, self.notes
-        return complete(model.names, sets, keys, reading, where="train", notes=notes)
+        return complete(model.names, sets, images.names, reading, where="train", notes=self.notes)
 
     def _held_out(self, name: Any, reading: Reading, names: Sequence[str]) -> Any:
         """The images of a split, labelled by the classes of a model."""

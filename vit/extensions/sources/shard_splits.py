@@ -88,8 +88,7 @@ def _named(label: str, names: list[str], where: str) -> str:
     if label.isdecimal() and int(label) < count:
         return names[int(label)]
     if label not in names or (label.isdecimal() and min(numerals) < count):  # names or numbers
-        text = f"{CLASSES} has {count:,} classes, by names or by numbers from 0"
-        raise UserError(f"{where} has the label {label!r}; {text}")
+        raise UserError(f"{where} has the label {label!r}; {CLASSES} has numbers 0 to {count - 1}")
     return label
 
 
