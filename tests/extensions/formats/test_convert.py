@@ -346,6 +346,10 @@ def test_another_rounding_of_the_crop_is_noted_and_a_pad_that_is_lost_refused(
                 continue
             notes = convert(tmp_path / name, tmp_path / name / to, to).notes
             assert any("one pixel apart" in note for note in notes) == (to in apart), (name, to)
+    both = filled(build_model(ViTConfig(**{**DINO, "num_classes": 0})))
+    save_native(tmp_path / "both", both, classes=None, preprocess=None, extra={})
+    notes = convert(tmp_path / "both", tmp_path / "both_in_timm", "timm").notes
+    assert any("timm gives the class token; this model adds" in note for note in notes)
     crop = {"image_size": (32, 64), "mean": [0.5] * 3, "std": [0.5] * 3, "crop_fraction": 0.9}
     with pytest.raises(UserError, match=r"no resize=crop to \(32, 64\)"):  # it has one edge
         to_huggingface(Preprocess.from_dict(crop).to_dict(), "dinov3_vit")

@@ -88,6 +88,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         arguments = _arguments(config, architecture)
         notes = [] if architecture in (_CLIP, _DINOV3) or config.tower is not None else notes
         pool, num_features = arguments["global_pool"], config.width
+        if config.pool == "cls_gap":
+            notes = [*notes, "timm gives the class token; this model adds the patches' mean"]
         tensors = _tensors(config, tensors, split=arguments.get("swiglu_align_to", 0) > 0)
         if config.pos_embed == "sincos2d":
             tensors["pos_embed"] = sincos2d(config.grid, config.width)
