@@ -192,7 +192,7 @@ def test_an_item_with_another_label_than_before_is_unreadable(folder: Path, on_e
 
 def test_a_transform_of_whole_items_is_read_in_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
     """As Hugging Face's with_transform, which its list of labels does not show."""
-    train = Columns(ClassLabel(), image=[Image.fromarray(DARK)] * 9, label=[0, 1, 2] * 3)
+    train = Typed(ClassLabel(), image=[Image.fromarray(DARK)] * 9, label=[0, 1, 2] * 3)
     assert counts(ImageData.of(train, **WHOLE)) == {"cat": 3, "dog": 3, "ape": 3}
     assert "in a pass" not in capsys.readouterr().err
     train.format = {"type": "custom"}
