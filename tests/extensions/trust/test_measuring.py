@@ -119,7 +119,7 @@ def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: P
     assert found["accuracies"][99] == pytest.approx(summary["metrics"]["val/acc1"])
     finish(Path("run"))
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "<h2>None of these</h2>" in page and "not on those of this page; all of known" in page
+    assert "<h2>None of these</h2>" in page and "(see Confidence); all of known" in page
     stored = Trust.read(Path("run/model"))
     assert stored is not None and stored.usual is not None and stored.usual.shape == (1, 12)
     answers = json.loads(vit("classify", "run", root / "val", "--unknown=0.5", "--json").out)
