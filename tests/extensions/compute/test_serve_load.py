@@ -44,6 +44,26 @@ def test_an_answer_that_is_an_error_ends_the_measurement() -> None:
         server.shutdown()
 
 
+def test_ctrl_c_ends_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process must not wait for clients that ask for ever."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    monkeypatch.setattr(serve_load, "wait", interrupted)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            serve_load.load(server.server_address[1], 2, [b"picture"], seconds=30)
+        server.shutdown()
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     (

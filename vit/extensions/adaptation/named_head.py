@@ -72,6 +72,7 @@ class NamedHead(LinearProbe):
         set_head(layer, head.weight, head.bias)
         accuracy = float((head.held_out.argmax(1) == labels).double().mean())
         left_out = f"; accuracy on images left out of the fit {accuracy:.3f}"
+        left_out = left_out if groups is None else ""  # whose images tell of one another
         by = (
             "by leave-one-out"
             if chosen
@@ -79,6 +80,6 @@ class NamedHead(LinearProbe):
         )
         say(
             f"head: names, and {len(labels):,} images with strength {head.strength:.3g} ({by})"
-            f"{'' if groups is not None else left_out}"
+            f"{left_out}"
         )
         return head.held_out.float() if groups is None else None

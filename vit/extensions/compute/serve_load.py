@@ -66,9 +66,8 @@ def load(
 ) -> tuple[list[float], float]:
     """Milliseconds of all answers to clients that ask for the pictures in turn, and the seconds
     until the last one. UserError for a status that is not 200."""
-    milliseconds: list[float] = []
-    turns, ends = itertools.cycle(pictures), threading.Event()
-    begins = threading.Barrier(clients + 1)
+    milliseconds, turns = list[float](), itertools.cycle(pictures)
+    begins, ends = threading.Barrier(clients + 1), threading.Event()
 
     def ask(connection: http.client.HTTPConnection) -> float:
         start = time.perf_counter()
@@ -90,8 +89,10 @@ def load(
         running = [pool.submit(client) for _ in range(clients)]
         begins.wait()
         start = time.perf_counter()
-        wait(running, seconds, FIRST_EXCEPTION)
-        ends.set()
+        try:
+            wait(running, seconds, FIRST_EXCEPTION)
+        finally:
+            ends.set()  # after Ctrl-C, too: the pool waits for its threads
     for done in running:
         done.result()
     return milliseconds, time.perf_counter() - start
@@ -100,8 +101,7 @@ def load(
 def figures(milliseconds: Sequence[float], seconds: float) -> dict[str, float]:
     """Requests per second, and the median and 99th percentile of their milliseconds."""
     p50, p99 = np.percentile(milliseconds, (50, 99))
-    rate = len(milliseconds) / seconds
-    return {"per_second": rate, "p50_ms": float(p50), "p99_ms": float(p99)}
+    return {"per_second": len(milliseconds) / seconds, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def serve_table(report: dict[str, Any]) -> str:

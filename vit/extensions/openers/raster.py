@@ -173,9 +173,11 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
         image = Image.open(stream)
         bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore
         whole = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") and max(bits) <= 8
-        alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "F")  # mode I has a sign
-        signed = 2 in image.tag_v2.get(_SAMPLE_FORMAT, ()) and max(bits) <= 8  # pyright: ignore
-        if getattr(image, "n_frames", 1) == 1 and (whole or alone) and not signed:
+        signed = 2 in image.tag_v2.get(_SAMPLE_FORMAT, ())  # pyright: ignore
+        modes = ("I;16", "I;16B", "F", *["I"] * signed)  # "I" has a sign
+        alone = len(bits) == 1 and image.mode in modes
+        is_signed_byte = signed and max(bits) <= 8
+        if getattr(image, "n_frames", 1) == 1 and (whole or alone) and not is_signed_byte:
             return _pillow_values(image, name)
     tifffile = needed("tifffile", "tiff")
     stream.seek(0)
