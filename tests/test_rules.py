@@ -91,7 +91,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "averaging": {"evaluation", "licences", "multilabel", "sources"},
     "towers": {"formats"},
     "text": {"formats", "huggingface", "licences", "towers"},
-    "tune": {"evaluation", "formats", "recipes", "reports", "sources", "transfer"},
+    "tune": {"answers", "evaluation", "formats", "recipes", "reports", "sources", "transfer"},
 }
 EXTENSION_LINES = {
     "words": 450,

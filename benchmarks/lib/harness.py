@@ -26,7 +26,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.lib.pages import ROOT, results_path, span
@@ -42,6 +41,7 @@ from vit.extensions.compute.timing import (
     training,
 )
 from vit.extensions.evaluation.paired import mean_difference
+from vit.extensions.transfer.divided import read_predictions
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
 from vit.training.optimizers.param_groups import param_groups
@@ -244,22 +244,15 @@ def shuffled(paths: Sequence[Path], key: str) -> list[Path]:
     return order
 
 
-def hits(run: Path) -> np.ndarray:
-    """True for the test images that a run names rightly, in the order of the data."""
-    with np.load(run / "predictions.npz") as file:
-        right = file["labels"] == file["top_classes"][:, 0]
-        return right[np.argsort(file["indices"])]
-
-
 def against(reference: str, arms: Mapping[str, Sequence[Path]]) -> Rows:
     """A row per arm: accuracy on test over its runs, of one seed each, and `difference` to that of
     `reference`, by images and seeds, which is None for that one."""
     rows: Rows = []
-    right = {arm: [hits(run) for run in runs] for arm, runs in arms.items()}
-    for arm, runs in right.items():
-        accuracies = [float(each.mean()) for each in runs]
+    answers = {arm: [*map(read_predictions, runs)] for arm, runs in arms.items()}
+    for arm, runs in answers.items():
+        accuracies = [float(each.hits().mean()) for each in runs]
         mean, std = mean_and_std(accuracies)
-        pairs = [*zip(right[reference], runs, strict=False)]
+        pairs = [*zip(answers[reference], runs, strict=False)]
         difference = None if arm == reference else mean_difference(pairs)
         row = {"arm": arm, "accuracy": mean, "std": std, "n": len(runs), "of_seeds": accuracies}
         rows.append({**row, "difference": difference})

@@ -33,7 +33,6 @@ from benchmarks.lib.harness import (
     class_folders,
     document,
     finished,
-    hits,
     publish,
     run_fit,
     save,
@@ -43,6 +42,7 @@ from benchmarks.lib.harness import (
     write_manifest,
 )
 from benchmarks.lib.sweep import schedule
+from vit.extensions.transfer.divided import read_predictions
 
 LABELLED, VAL, RATIO = 0.02, 0.1, 7
 BATCH, VALIDATIONS = 64, 2
@@ -151,7 +151,7 @@ def arms(name: str, seed: int, options: Namespace) -> dict[str, Path]:
 
 def accuracy(run: Path) -> float:
     """Share of test that the weights of a run name rightly."""
-    return float(hits(run).mean())
+    return float(read_predictions(run).hits().mean())
 
 
 def search(options: Namespace) -> Rows:

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score
 
 from tests.command import TINY, Vit, coloured, saved
-from vit.extensions.evaluation.paired import RESAMPLES, _by_labels
+from vit.extensions.evaluation.paired import RESAMPLES, difference
 from vit.runs.predictions import Predictions
 
 NOW = ("-c", "finetune", *TINY, "--model.pretrained=null", "--trainer.max_steps=1")
@@ -91,7 +91,7 @@ def test_the_bootstrap_of_average_precision_is_that_of_scikit_learn() -> None:
             top_probabilities=np.take_along_axis(table, order, 1), label_probabilities=table[:, 0],
         )  # fmt: skip
 
-    found = _by_labels(*map(predicted, scores))
+    found = difference(*map(predicted, scores))
     draws, gains = np.random.default_rng(99), []
     for _ in range(RESAMPLES // 4):
         rows = draws.integers(60, size=60)

@@ -10,8 +10,9 @@ from scipy import stats
 from sklearn.model_selection import StratifiedGroupKFold
 
 from vit.errors import UserError
-from vit.extensions.folds.assignment import corrected_interval, fold_of_each
 from vit.extensions.folds.cli_folds import _table
+from vit.extensions.folds.interval import corrected_interval
+from vit.extensions.transfer.fold_lists import fold_of_each
 
 NAMES = ["cat", "dog", "owl"]
 

@@ -8,8 +8,10 @@ import pytest
 from vit.errors import UserError
 from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.reports.intervals import Paired
-from vit.extensions.tune.halving import Timing, covered, planned, rungs, survivors
+from vit.extensions.transfer.divided import covered
+from vit.extensions.tune.halving import Timing, planned, rungs, survivors
 from vit.extensions.tune.space import SPACE, WITHOUT, Encoder, ordered, words
+from vit.runs.predictions import Predictions
 
 FREE = Timing(start=0.0, step=1.0)
 
@@ -88,10 +90,19 @@ def test_time_of_processes_side_by_side_counts_once() -> None:
     assert covered([(5, 7), (0, 2), (1, 3), (1.5, 2.5), (10, 11)]) == 3 + 2 + 1
 
 
+def answers(right: np.ndarray) -> Predictions:
+    """Predictions of one label that are right for some images."""
+    top = np.where(right, 0, 1)[:, None]
+    return Predictions(
+        indices=np.arange(len(right)), names=[""] * len(right), labels=np.zeros(len(right), int),
+        top_classes=top, top_probabilities=np.ones_like(top), label_probabilities=top[:, 0],
+    )  # fmt: skip
+
+
 def test_the_interval_of_one_pair_is_that_of_paired_proportions() -> None:
     random = np.random.default_rng(0)
     before, after = random.random(50) < 0.5, random.random(50) < 0.7
-    row = mean_difference([(before, after)])
+    row = mean_difference([(answers(before), answers(after))])
     lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
     expected = Paired(50, int(before.sum()), lost, gained)
     assert row["points"] == pytest.approx(-expected.drop)
@@ -100,7 +111,8 @@ def test_the_interval_of_one_pair_is_that_of_paired_proportions() -> None:
 
 def test_an_image_counts_by_its_mean_over_pairs() -> None:
     before, after = np.array([1, 0, 0, 1], bool), np.array([1, 1, 0, 0], bool)
-    row = mean_difference([(before, after), (before, before), (before, np.ones(4, bool))])
+    pairs = [(before, after), (before, before), (before, np.ones(4, bool))]
+    row = mean_difference([(answers(a), answers(b)) for a, b in pairs])
     # Gains of the images: 0, 2/3, 1/3, -1/3; the interval has 1 and -1 beside them.
     assert row["points"] == pytest.approx(100 / 6)
     sample = [0, 2 / 3, 1 / 3, -1 / 3, 1, -1]
@@ -121,8 +133,9 @@ def test_the_default_comes_first_then_its_changes_in_one_option() -> None:
     assert [*cells][:2] == ["default", "encoder-b"]
     for cell in cells.values():
         assert not cell.keys() & WITHOUT.get(cell.get("method", ""), set())
-    # 2 encoders and 2 sizes of 27 fine-tunings, 9 of LoRA and 1 probe.
-    assert len(cells) == 4 * (27 + 9 + 1)
+    # 2 encoders and 2 sizes of 27 fine-tunings and 9 of LoRA, each of 2 lengths with and without a
+    # teacher, and 1 probe.
+    assert len(cells) == 4 * (4 * (27 + 9) + 1)
     others = [*cells][ones + 1 :]
     assert [*ordered(ENCODERS, 0)] == [*cells]
     assert {*[*ordered(ENCODERS, 1)][ones + 1 :]} == {*others}
@@ -130,8 +143,13 @@ def test_the_default_comes_first_then_its_changes_in_one_option() -> None:
 
 
 def test_words_of_a_cell_are_those_of_a_recipe_with_its_changes() -> None:
-    assert words({}, ENCODERS) == ["--config=finetune", "--model.pretrained=a.pth"]
+    default = ["--config=finetune", "--model.pretrained=a.pth", "--trainer.max_steps=9"]
+    assert words({}, ENCODERS, 9) == [*default, "--trainer.max_epochs=-1"]
     cell = {"encoder": "b", "method": "lora", "rate": "0.3", "image_size": "0.5"}
     expected = ["--config=lora", "--model.pretrained=x/b", "--model.optimizer.lr=0.0003"]
-    assert words(cell, ENCODERS) == [*expected, "--data.image_size=[48, 48]"]
-    assert words({"augment": "strong"}, ENCODERS)[-1] == "--data.augment.policy=vit.RandAugment"
+    steps = ["--trainer.max_steps=4", "--trainer.max_epochs=-1"]
+    expected += ["--data.image_size=[48, 48]", *steps]
+    assert words(cell | {"steps": "0.5"}, ENCODERS, 9) == expected
+    probe = ["--config=probe", "--model.pretrained=a.pth"]
+    assert words({"method": "probe"}, ENCODERS, 9) == probe
+    assert words({"augment": "strong"}, ENCODERS, 9)[-1] == "--data.augment.policy=vit.RandAugment"

@@ -1,13 +1,13 @@
 """`vit tune`: what is chosen, how the work goes on and is shared, and what is refused."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,12 @@ from vit.writing import beside
 
 ROOT = Path(__file__).parents[3]
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_fit.py")))
+PROCESS = (
+    "import sys; from vit.extensions.transfer import divided as jobs; "
+    "from vit.cli.main import main; "
+    f"jobs.COMMAND = {FAKE!r}; jobs.POLL_SECONDS = 0.02; sys.exit(main(sys.argv[1:]))"
+)
+"""`vit` with runs of fake_fit.py."""
 OPTIONS = ("--", "--trainer.accelerator=cpu", "--data.loading.num_workers=0")
 WINNER = "rate-3"
 """The best cell of fake_fit.py that differs from the default in one option."""
@@ -173,14 +179,14 @@ MOMENTS = [
     (jobs.subprocess, "Popen", 1),
     (jobs.subprocess.Popen, "wait", 1),  # of the timed run, which goes on alone
     (jobs, "write_json", 1),
-    (tune, "write_json", 1),  # plan.json
+    (jobs, "write_json", 2),  # plan.json, after a record
     (jobs.subprocess.Popen, "wait", 2),
     (jobs, "write_json", 1),
-    (tune, "write_json", 1),  # rung_1.json
+    (jobs, "write_json", 2),  # rung_1.json, after a record
     (jobs.subprocess, "Popen", 1),
-    (tune, "write_json", 1),  # rung_2.json
-    (tune, "write_json", 1),  # rung_3.json
-    (jobs, "write_json", 2),
+    (jobs, "write_json", 3),  # rung_2.json, after two
+    (jobs, "write_json", 4),  # rung_3.json, after rung_2.json and two
+    (jobs, "write_json", 3),
     (jobs.subprocess.Popen, "wait", 4),
     (tune, "write_json", 1),  # summary.json
 ]
@@ -211,14 +217,9 @@ def test_a_search_that_is_killed_at_any_moment_ends_with_the_same_winner(
 
 
 def test_two_processes_divide_the_runs(command: tuple[str, ...], tmp_path: Path) -> None:
-    code = (
-        "import sys; from vit.extensions.transfer import divided as jobs; "
-        "from vit.cli.main import main; "
-        f"jobs.COMMAND = {FAKE!r}; jobs.POLL_SECONDS = 0.02; sys.exit(main(sys.argv[1:]))"
-    )
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SECONDS": "0.2"}
     variables["OMP_NUM_THREADS"] = "1"
-    words = [sys.executable, "-c", code, *command, "--json", *OPTIONS]
+    words = [sys.executable, "-c", PROCESS, *command, "--json", *OPTIONS]
     pair = [
         subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
@@ -230,6 +231,112 @@ def test_two_processes_divide_the_runs(command: tuple[str, ...], tmp_path: Path)
     assert set(begun().values()) == {1}
     lines = [re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE) for _, err in outputs]
     assert all(lines) and sorted(lines[0] + lines[1]) == sorted(begun())
+
+
+def test_shards_divide_the_runs_and_the_first_one_decides(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", PROCESS, *command, "--json", "--shard"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    pair = [
+        subprocess.Popen(
+            [*words, shard, *OPTIONS], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for shard in ("1/2", "0/2")
+    ]
+    outputs = [process.communicate() for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], outputs
+    second, first = (json.loads(out) for out, _ in outputs)
+    assert first == second and first["winner"] == WINNER
+    assert set(begun().values()) == {1} and summary()["cut"] == []
+    plan = json.loads(Path("out/plan.json").read_text())
+    assert plan["timing"]["machines"] == 2
+    of_second, of_first = (
+        set(re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE)) for _, err in outputs
+    )
+    assert of_first | of_second == {*begun()} and not of_first & of_second
+    cells = [f"{name}_{plan['rungs'][0][1]}" for name in plan["cells"]]
+    of_rung = {name.replace("method-probe_3", "method-probe") for name in cells[1::2]}
+    assert of_rung <= of_second and not of_rung & of_first
+    assert {"default", "default_seed1", "default_seed2"} <= of_second
+    assert "waiting for out/plan.json, which shard 0 writes" in outputs[0][1].decode()
+
+
+def test_a_cell_has_a_run_for_each_fold_and_their_mean_as_score(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[jobs.Job] = []
+    run = jobs.Job.run
+    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run(job))[1])
+    done = vit(*command, "--folds=2", "--json", *OPTIONS)
+    assert done.status == 0, done.err
+    result = json.loads(done.out)
+    assert result["winner"] == WINNER and result["images"] == {"train": 16, "val": 17, "test": 3}
+    plan = json.loads(Path("out/plan.json").read_text())
+    assert plan["timing"]["parts"] == 2
+    texts = {
+        job.folder.name: dict(word.removeprefix("--").partition("=")[::2] for word in job.words)
+        for job in made
+    }
+    rung = result["rungs"][0]
+    for name, score in rung["val"].items():
+        at = name if name == "method-probe" else f"{name}_{rung['steps']}"
+        of_folds = [texts[f"{at}_fold_{fold}"] for fold in (1, 2)]
+        assert [words["data.columns.split"] for words in of_folds] == ["fold_1", "fold_2"]
+        assert {words["data.root"] for words in of_folds} == {"out/folds.csv"}
+        scores = [summary(f"out/cells/{at}_fold_{f}")["metrics"]["val/acc1"] for f in (1, 2)]
+        assert score == pytest.approx(sum(scores) / 2) and scores[0] > scores[1]
+    assert all(row["images"] == 80 for row in result["options"])
+    final = texts["best_seed1"]
+    assert final["data"] == command[2] and "data.columns.split" not in final
+    assert final["final_split"] == "test"
+    changed = vit(*command, "--folds=3", *OPTIONS)
+    assert changed.status == 2 and "folds" in changed.err and "--run_dir" in changed.err
+    assert "--folds 1 must be at least 2" in vit(*command, "--folds=1", *OPTIONS).err
+
+
+def test_several_labels_are_compared_by_mean_average_precision(
+    vit: Vit, command: tuple[str, ...], photos: Path
+) -> None:
+    rows = [f"{p},{p.parent.name}{'|any' * (i % 2)}" for i, p in enumerate(photos.rglob("*.jpg"))]
+    Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    words = ("--data", "several.csv", *command[3:])
+    labels = (*OPTIONS, "--data.label_separator=|")
+    done = vit("tune", *words, "--json", *labels)
+    assert done.status == 0, done.err
+    result = json.loads(done.out)
+    assert result["metric"] == "map" and result["winner"] == WINNER
+    # Of two labels with one right share of answers, each average precision is near that share.
+    [low, high] = result["difference"]["interval"]
+    assert 0 < low < result["difference"]["points"] < high
+    assert "val, mAP, %" in vit("tune", *words, *labels).out
+
+
+def test_a_teacher_is_the_run_of_the_default_and_comes_before(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {name: SPACE[name] for name in ("rate", "teacher")}
+    monkeypatch.setattr("vit.extensions.tune.space.SPACE", few)
+    monkeypatch.setattr(tune, "SPACE", few)
+    monkeypatch.setenv("FAKE_TEACHER", "0.3")
+    made: list[jobs.Job] = []
+    run = jobs.Job.run
+
+    def checked(job: jobs.Job) -> None:
+        made.append(job)
+        assert job.after is None or job.after.record
+        run(job)
+
+    monkeypatch.setattr(jobs.Job, "run", checked)
+    assert vit(*command, *OPTIONS).status == 0
+    assert summary()["winner"] == "teacher-default"
+    taught = [job for job in made if job.after is not None]
+    assert [job.folder.name for job in taught][-3:] == ["best", "best_seed1", "best_seed2"]
+    for job in taught:
+        teacher = job.folder.name.replace("best", "default")
+        if job.split == "val":
+            teacher = f"cells/default_{teacher.rpartition('_')[2]}"
+        assert f"--teacher=out/{teacher}" in job.words
 
 
 def test_a_record_that_is_being_written_is_not_read(vit: Vit, command: tuple[str, ...]) -> None:
@@ -244,18 +351,15 @@ def test_what_time_cuts_off_is_named(
     vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plenty = Timing(0.0, 0.0)  # so that the plan has all cells, and the clock alone ends it
-    monkeypatch.setattr(tune, "timed", lambda job: plenty)
+    monkeypatch.setattr(tune, "timed", lambda *_: plenty)
     calls = 0
 
-    def late(self: tune.Tuning, seconds: float) -> Callable[[], bool]:
-        def in_time() -> bool:
-            nonlocal calls
-            calls += 1
-            return calls <= 6
+    def in_time(self: jobs.Division, seconds: float) -> bool:
+        nonlocal calls
+        calls += seconds < math.inf
+        return calls <= 6
 
-        return in_time
-
-    monkeypatch.setattr(tune.Tuning, "before", late)
+    monkeypatch.setattr(jobs.Division, "in_time", in_time)
     done = vit(*command, *OPTIONS)
     assert done.status == 0, done.err
     cut = ["augment-gentle_3", "augment-strong_3", "best", "default"]
@@ -310,7 +414,7 @@ def test_mistakes_are_refused_in_one_line(
 def test_the_default_of_a_real_search_is_what_fit_alone_makes(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {"method": {"finetune": "", "probe": ""}}
+    few = {"method": {"finetune": "", "probe": ""}, "teacher": SPACE["teacher"]}
     halving = {"halving.RUNGS": 1, "halving.SEEDS": 1, "halving.FEWEST_CELLS": 2}
     of_tune = {"tune.SPACE": few, "tune.SEEDS": 1, "tune.TRIAL_STEPS": (3, 99)}
     for name, value in ({"space.SPACE": few} | halving | of_tune).items():
@@ -320,7 +424,8 @@ def test_the_default_of_a_real_search_is_what_fit_alone_makes(
     done = vit("tune", *shared, "--budget=2h", "--run_dir=out", "--json", *OPTIONS)
     assert done.status == 0, done.err
     [rung] = summary()["rungs"]
-    assert [*rung["val"]] == ["default", "method-probe"] and not rung["failed"]
+    assert [*rung["val"]] == ["default", "method-probe", "teacher-default"]
+    assert not rung["failed"]
     cells = {name: summary(f"out/cells/{name}") for name in ("default_35", "method-probe")}
     assert cells["default_35"]["metrics"]["val/acc1"] == rung["val"]["default"]
     sizes = {"train": 33 - 12, "val": 12, "test": 3}

@@ -55,7 +55,21 @@ def on_one_process(args: list[str]) -> list[str]:
 
 def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
     """Difference of the second answers to the first and its certainty, as of `compare`."""
-    return _by_labels(first, second) if first.multilabel else _by_images(first, second)
+    row = mean_difference([(first, second)])
+    low, high = row["interval"]
+    shared = {"difference": row["points"], "interval": [low, high]}
+    if first.multilabel:
+        method = f"paired bootstrap, {RESAMPLES:,} draws of the images, seed {SEED}"
+        return {**shared, "method": method, "differ": not low <= 0 <= high}
+    pair = paired(first.hits(), second.hits())
+    return {
+        **shared,
+        "method": "adjusted Wald for paired proportions (Bonett and Price, 2012)",
+        "gained": pair.gained,
+        "lost": pair.lost,
+        "p_value": pair.p_value,
+        "differ": pair.p_value < SIGNIFICANT,
+    }
 
 
 def check_comparable(a: Subject, b: Subject) -> None:
@@ -80,52 +94,36 @@ def check_classes(a: Subject, b: Subject) -> None:
         raise UserError(f"{a.run} and {b.run} do not have the same classes: {which}")
 
 
-def _by_images(first: Predictions, second: Predictions) -> dict[str, Any]:
-    """Accuracy: images that are named rightly."""
-    pair = paired(first.hits(), second.hits())
-    low, high = pair.interval
-    return {
-        "difference": 0.0 - pair.drop,
-        "interval": [-high, -low],
-        "method": "adjusted Wald for paired proportions (Bonett and Price, 2012)",
-        "gained": pair.gained,
-        "lost": pair.lost,
-        "p_value": pair.p_value,
-        "differ": pair.p_value < SIGNIFICANT,
-    }
-
-
-def mean_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-    """The mean over pairs (before, after) of models, each `n` true for the images that it names
-    rightly: `points` by which the second is better, with a 95 % `interval`.
+def mean_difference(pairs: Sequence[tuple[Predictions, Predictions]]) -> dict[str, Any]:
+    """The mean over pairs (before, after) of models: `points` of the score by which the second is
+    better, with a 95 % `interval`; all are for the same images, in the same order.
 
     For one pair it is that of `difference`. Of several, an image counts by its mean: the interval
     is for other images, with these models.
     """
-    gains = np.mean([after.astype(float) - before for before, after in pairs], axis=0)
-    adjusted = np.concatenate([gains, [1, -1]])
-    centre, spread = adjusted.mean(), Z_95 * adjusted.std() / len(adjusted) ** 0.5
-    interval = [100 * float(centre - spread), 100 * float(centre + spread)]
-    points = 100 * float(gains.mean())
-    return {"points": points, "interval": interval, "pairs": len(pairs), "images": len(gains)}
+    if pairs[0][0].multilabel:
+        points, low, high = _by_draws(pairs)
+    else:
+        gains = np.mean([after.hits() * 1.0 - before.hits() for before, after in pairs], axis=0)
+        adjusted = np.concatenate([gains, [1, -1]])
+        centre, spread = adjusted.mean(), Z_95 * adjusted.std() / len(adjusted) ** 0.5
+        points, low, high = 100 * np.array([gains.mean(), centre - spread, centre + spread])
+    interval, images = [float(low), float(high)], len(pairs[0][0])
+    return {"points": float(points), "interval": interval, "pairs": len(pairs), "images": images}
 
 
-def _by_labels(first: Predictions, second: Predictions) -> dict[str, Any]:
-    """Mean average precision: the same draws of images, with replacement, for both."""
-    labels = torch.from_numpy(np.ascontiguousarray(first.labels.T)).long()
-    both = [torch.from_numpy(p.probabilities().T.copy()) for p in (first, second)]
+def _by_draws(pairs: Sequence[tuple[Predictions, Predictions]]) -> tuple[float, float, float]:
+    """Points of mean average precision, and their interval: the same draws of images, with
+    replacement, for all models."""
+    labels = torch.from_numpy(np.ascontiguousarray(pairs[0][0].labels.T)).long()
+    tables = [[torch.from_numpy(p.probabilities().T.copy()) for p in pair] for pair in pairs]
     random, gains = np.random.default_rng(SEED), []
-    every = torch.arange(len(first))
+    every = torch.arange(labels.shape[1])
     with Meter("bootstrap", RESAMPLES, "draws") as meter:
         for draw in range(RESAMPLES + 1):
             rows = torch.from_numpy(random.integers(len(every), size=len(every))) if draw else every
-            a, b = (mean_of_present(average_precision(p[:, rows], labels[:, rows])) for p in both)
-            gains.append(100 * float(b - a))
+            areas = [[average_precision(p[:, rows], labels[:, rows]) for p in t] for t in tables]
+            gain = [mean_of_present(after) - mean_of_present(before) for before, after in areas]
+            gains.append(100 * float(np.mean(gain)))
             meter.advance(int(draw > 0))
-    low, high = np.percentile(gains[1:], [2.5, 97.5])
-    return {
-        "difference": gains[0],
-        "interval": [float(low), float(high)],
-        "method": f"paired bootstrap, {RESAMPLES:,} draws of the images, seed {SEED}",
-        "differ": not low <= 0 <= high,
-    }
+    return gains[0], *np.percentile(gains[1:], [2.5, 97.5])

@@ -13,15 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vit.console import say
-from vit.data.sources import Splits, group_numbers
+from vit.data.sources import Splits
 from vit.errors import UserError
-from vit.extensions.folds.assignment import corrected_interval, fold_of_each
+from vit.extensions.folds.interval import corrected_interval
 from vit.extensions.folds.out_of_fold import pooled_score, read_outputs, write_outputs
 from vit.extensions.sources.digests import images_digest
-from vit.extensions.transfer.image_lists import listed_images, reading_options
+from vit.extensions.transfer.fold_lists import column_of, listed_folds
+from vit.extensions.transfer.image_lists import reading_options
 from vit.extensions.transfer.transfer import check_free, check_plan, train
 from vit.recipes import DEFAULT_RECIPE
 from vit.runs.options import Options
@@ -52,8 +51,6 @@ class Folds:
     run: Path
 
     def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise UserError(f"--folds {self.folds} must be at least 2")
         words = Words(self.arguments)
         if words.others:
             raise UserError(f"{words.others[0]!r} is not an option; see `vit folds --help`")
@@ -92,12 +89,12 @@ class Folds:
         plan = self._planned()
         for fold, folder in enumerate(self.runs, start=1):
             say(f"fold {fold} of {self.folds}:")
-            self._fit(f"fold_{fold}", folder, "--final_split=val")
+            self._fit(column_of(fold), folder, "--final_split=val")
         if not (outputs := self.run / OUTPUTS).is_file():
             write_outputs(outputs, self.runs)
         result = self._result()
         write_json(self.run / "plan.json", {**plan, "steps": result["steps"]})
-        say(f"final run, on all {result['images']:,} images of the folds:")
+        say("final run, on the images of all folds:")
         steps = [f"--trainer.max_steps={result['steps']}", "--trainer.max_epochs=-1"]
         callback = {"class_path": "vit.OutOfFold", "init_args": {"file": str(outputs.absolute())}}
         more = ["--patience=null", "--final_split=test"]
@@ -126,7 +123,7 @@ class Folds:
             raise UserError(f"run_dir={self.run} is not empty; choose another --run_dir")
         seed = self.base.config.data.splits.seed
         seed = self.base.config.seed_everything if seed is None else seed
-        text, parts = self._list(seed), splits.present().items()
+        text, parts = listed_folds(splits, self.folds, seed, data.known), splits.present().items()
         plan: dict[str, object] = {
             "folds": self.folds,
             "seed": seed,
@@ -141,20 +138,6 @@ class Folds:
         if not is_run(self.run):
             write_text(self.run / CONFIG, HEADER + self.base.recorded_text())
         return plan
-
-    def _list(self, seed: int) -> str:
-        """A CSV with the split of each image in each run."""
-        splits = self.splits
-        parts = [part for part in (splits.train, splits.val) if part is not None]
-        labels, groups = np.concatenate([part.labels for part in parts]), None
-        if splits.train.groups is not None:
-            groups = group_numbers(name for part in parts for name in part.groups or ())
-        of_each = fold_of_each(labels, groups, splits.classes, self.folds, seed)
-        tests = ["test"] * len(splits.test or ())
-        columns = {"split": ["train"] * len(labels) + tests}
-        for fold in range(self.folds):
-            columns[f"fold_{fold + 1}"] = [*np.where(of_each == fold, "val", "train"), *tests]
-        return listed_images(splits, columns)
 
     def _result(self) -> Result:
         """The scores of the folds."""

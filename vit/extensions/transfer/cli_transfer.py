@@ -31,7 +31,7 @@ def run(args: list[str]) -> int:
     sources = data_sets(options.data)
     from vit.extensions.transfer.transfer import Plan, transfer  # heavy: imports lightning
 
-    names = ("model", "recipe", "seeds", "lr_grid", "steps", "image_size", "val_fraction")
+    names = ("model", "recipe", "seeds", "lr_grid", "steps", "image_size", "val_fraction", "folds")
     fields = {name: getattr(options, name) for name in names}
     plan = Plan(**fields, sources=sources, rest=args[at + 1 :])
     name = Path(options.model.rstrip("/")).name
@@ -78,6 +78,8 @@ def _parser() -> OneLineParser:
     add("--steps", type=whole_number, metavar="N", help="steps of every run (default: the paper's)")
     add("--image-size", type=whole_number, metavar="N", help="pixels (default: the recipe's)")
     add("--val-fraction", type=share, metavar="X", help="share of train that scores the rates")
+    text = "score a rate by a run for each of N folds of train, not by a slice"
+    add("--folds", type=whole_number, metavar="N", help=text)
     add("--out", metavar="DIR", help="default: runs/transfer/MODEL")
     add("--json", action="store_true", help="print the result as JSON")
     return parser

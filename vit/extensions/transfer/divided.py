@@ -1,19 +1,22 @@
-"""Runs of `vit fit` as processes, which several commands of one folder divide among them."""
+"""Runs of `vit fit` as processes, which several commands of one folder divide among themselves."""
 
+import math
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from vit.console import say
 from vit.errors import UserError
-from vit.runs.predictions import FILE
+from vit.runs.predictions import FILE, Predictions
 from vit.runs.records import LOCK, Record, read_summary
 from vit.signals import HANDLED, Stopped
 from vit.weights.weight_file import read_json
@@ -37,6 +40,8 @@ class Job:
     larger than the model."""
     timed: bool = False
     """Is never resumed: its time is that of the whole run."""
+    after: "Job | None" = None
+    """A run that has to end before."""
 
     @property
     def record(self) -> Record:
@@ -46,22 +51,27 @@ class Job:
 
     @property
     def score(self) -> float | None:
-        """Accuracy, in [0, 1]; None for a run that has failed, or not ended."""
+        """Accuracy, or mean average precision of several labels, in [0, 1]; None for a run that has
+        failed, or not ended."""
         if self.record.get("failed", "") is not None:
             return None
-        return read_summary(self.folder)["metrics"][f"{self.split}/acc1"]
+        metrics = read_summary(self.folder)["metrics"]
+        return metrics.get(f"{self.split}/map", metrics.get(f"{self.split}/acc1"))
 
     @property
     def seconds(self) -> float:
         """Time of a run that has ended, from command to exit."""
         return self.record["ended"] - self.record["began"]
 
+    @property
+    def log(self) -> Path:
+        """What the run prints; there from its start."""
+        return self.cells / f"{self.folder.name}.log"
+
     @cached_property
-    def hits(self) -> np.ndarray:
-        """(n,) true for the images that are named rightly, in the order of the data."""
-        with np.load(self.folder / FILE) as file:
-            right = file["labels"] == file["top_classes"][:, 0]
-            return right[np.argsort(file["indices"])]
+    def predictions(self) -> Predictions:
+        """Those for the split, in the order of the data."""
+        return read_predictions(self.folder)
 
     def run(self) -> None:
         """Trains, resumes or reads the run. UserError for an error that is not the run's own, such
@@ -71,7 +81,7 @@ class Job:
             pass  # a run whose command was killed has ended
         if self.timed:
             remove(self.folder)
-        log, began = self.cells / f"{self.folder.name}.log", time.time()
+        log, began = self.log, time.time()
         command = [*COMMAND, *self.words, f"--run_dir={self.folder}"]
         with (
             log.open("wb") as out,
@@ -95,22 +105,116 @@ class Job:
         say(f"{self.folder.name}: {failed or f'{self.score:.2%} of {self.split}'}")
 
 
-def complete(jobs: Sequence[Job], in_time: Callable[[], bool]) -> list[Job]:
-    """Runs those that no other process runs, and waits for the others. Returns those that were not
-    begun in time."""
-    while left := [job for job in jobs if not job.record]:
-        late = []
-        for job in left:
-            try:
-                with FileLock(job.cells / f"{job.folder.name}.lock", timeout=0):
-                    if job.record:
-                        continue
-                    if in_time():
-                        job.run()
-                    else:
-                        late.append(job)
-            except Timeout:
-                time.sleep(POLL_SECONDS)
-        if late == left:
-            return late
-    return []
+@dataclass(frozen=True)
+class Trial:
+    """Runs that are scored as one: those of each fold, or a single one."""
+
+    jobs: Sequence[Job]
+
+    @property
+    def failed(self) -> str | None:
+        """Why the first run that has failed did so."""
+        return next((why for job in self.jobs if (why := job.record.get("failed"))), None)
+
+    @property
+    def score(self) -> float | None:
+        """Mean of the runs; None if one has failed, or not ended."""
+        scores = [score for job in self.jobs if (score := job.score) is not None]
+        return statistics.mean(scores) if len(scores) == len(self.jobs) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of all runs; None if one has not ended."""
+        ended = all(job.record for job in self.jobs)
+        return sum(job.seconds for job in self.jobs) if ended else None
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """Those of each run, one after the other."""
+        return joined([job.predictions for job in self.jobs])
+
+
+@dataclass(frozen=True)
+class Division:
+    """Commands of one folder that divide its runs: those of one machine by locks on files, machines
+    that share the folder by shards.
+
+    Args:
+        cells: Folder of the records.
+        shard: Number, from 0, and count. A shard runs its part of each list, and waits for the
+            others; the first one decides.
+        began: In seconds since 1970.
+    """
+
+    cells: Path
+    shard: tuple[int, int]
+    began: float
+
+    def complete(self, jobs: Sequence[Job], seconds: float = math.inf) -> list[Job]:
+        """Runs those of the shard that no other process runs, and waits for the others. Returns
+        those that were not begun before `seconds` were used."""
+        number, count = self.shard
+        parts = [at % count == number for at in range(len(jobs))]
+        while left := [pair for pair in zip(jobs, parts, strict=True) if not pair[0].record]:
+            late = [job for job, here in left if not self._begun(job, seconds, here=here)]
+            if len(late) == len(left):
+                return late
+        return []
+
+    def _begun(self, job: Job, seconds: float, *, here: bool) -> bool:
+        """Runs a job if it is of this shard, and free; False for one that is too late."""
+        if not here or (job.after is not None and not job.after.record):
+            time.sleep(POLL_SECONDS)
+            return bool(job.record) or job.log.is_file() or self.in_time(seconds)
+        try:
+            with FileLock(self.cells / f"{job.folder.name}.lock", timeout=0):
+                if not job.record:
+                    if not self.in_time(seconds):
+                        return False
+                    job.run()
+        except Timeout:
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def in_time(self, seconds: float) -> bool:
+        """True until so many seconds are used by this command and by runs that have ended."""
+        # Not those that another process is writing.
+        records = map(read_json, self.cells.glob("[!.]*.json"))
+        ended = [(record["began"], record["ended"]) for record in records]
+        return covered([(self.began, time.time()), *ended]) < seconds
+
+    def once(self, file: Path, make: Callable[[], Record]) -> Record:
+        """A decision in a file, made by the process of the first shard that comes first."""
+        if self.shard[0] == 0:
+            with FileLock(self.cells / f"{file.name}.lock"):
+                if not file.is_file():
+                    write_json(file, make())
+        elif not file.is_file():
+            say(f"waiting for {file}, which shard 0 writes")
+        while not file.is_file():
+            time.sleep(POLL_SECONDS)
+        return read_json(file)
+
+
+def read_predictions(run: Path) -> Predictions:
+    """Those for the split of a run, in the order of the data."""
+    with np.load(run / FILE) as file:
+        order, names = np.argsort(file["indices"]), [each.name for each in fields(Predictions)]
+        arrays: dict[str, Any] = {name: file[name][order] for name in names if name in file}
+    return Predictions(**arrays)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Predictions of several sets as those of one."""
+    names = [name for name, values in vars(parts[0]).items() if isinstance(values, np.ndarray)]
+    whole: dict[str, Any] = {n: np.concatenate([vars(part)[n] for part in parts]) for n in names}
+    return Predictions(**whole)
+
+
+def covered(intervals: Sequence[tuple[float, float]]) -> float:
+    """Length of the union of intervals (begin, end)."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(end - max(begin, reached), 0.0)
+        reached = max(reached, end)
+    return total

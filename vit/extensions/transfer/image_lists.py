@@ -38,6 +38,12 @@ def listed_images(splits: Splits, columns: Mapping[str, Sequence[object]]) -> st
     return file.getvalue()
 
 
+def csv_of(splits: Splits, val: str) -> str:
+    """A CSV of the images for `vit fit`; `val` is the split of those in val."""
+    sizes = ((val if name == "val" else name, len(s)) for name, s in splits.present().items())
+    return listed_images(splits, {"split": [name for name, size in sizes for _ in range(size)]})
+
+
 def reading_options(splits: Splits, file: Path, split: str = "split") -> list[str]:
     """The options of `vit fit` that read a list with this column of splits."""
     columns = {"path": "path", "label": "label", "split": split}

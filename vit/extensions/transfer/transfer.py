@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +24,8 @@ from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import protocols
-from vit.extensions.transfer.image_lists import listed_images, reading_options
+from vit.extensions.transfer.fold_lists import listed_folds, reading_folds
+from vit.extensions.transfer.image_lists import csv_of, reading_options
 from vit.extensions.transfer.protocols import Protocol
 from vit.extensions.transfer.transfer_table import VTAB, Row, Trial, to_json, to_markdown
 from vit.extensions.transfer.vtab import task_folders
@@ -45,6 +47,8 @@ SET_BY_PLAN = (
     "--final_split --run_dir --resume"
 ).split()
 """Options of `vit fit` that each run gets from the plan."""
+SCORED_ON_VAL = ("--trainer.limit_val_batches=0", "--final_split=val")
+"""Words of a run of a search: val is looked at once, with the last weights."""
 SMALL_SLICE = 200
 PRETRAINED_AT = 224
 """Pixels at which the paper's models are pre-trained, before they are fine-tuned at 384."""
@@ -64,11 +68,15 @@ class Plan:
     steps: int | None
     image_size: int | tuple[int, int] | None
     val_fraction: float | None
+    folds: int | None
+    """A rate is scored on all of train, by a run for each of so many folds."""
     rest: list[str]
     """Further options of `vit fit`."""
 
     def __post_init__(self) -> None:
         check_free("transfer", Words(self.rest).written, SET_BY_PLAN)
+        if None not in (self.folds, self.val_fraction):
+            raise UserError("--folds scores the rates on all of train; leave --val-fraction out")
 
     def protocol(self, name: str, images: int) -> Protocol:
         """The paper's protocol, changed by the user.
@@ -116,8 +124,8 @@ class Task:
     row: Row
     protocol: Protocol
     folder: Path
-    search: list[str]
-    """Options of the runs that the slice scores."""
+    search: dict[str, list[str]]
+    """End of the name -> options of each run of a rate, which the slice or a fold scores."""
     final: list[str]
     """Options of those that are tested."""
     lists: dict[str, str]
@@ -129,26 +137,46 @@ class Task:
         """Runs the grid, then the seeds at the best rate."""
         row, grid = self.row, list(self.protocol.lr_grid)
         if len(grid) > 1:
-            row.search = [self._trial(f"lr-{lr}", "slice", lr, 0) for lr in grid]
+            row.search = [self._searched(lr) for lr in grid]
         best = row.lr if row.search else grid[0]
         if best is not None:  # None: all diverged
             seeds = range(self.plan.seeds)
-            row.final = [self._trial(f"seed-{seed}", "test", best, seed) for seed in seeds]
+            row.final = [
+                self._trial(f"seed-{seed}", "test", best, seed, self.final) for seed in seeds
+            ]
 
-    def _trial(self, name: str, part: str, lr: float, seed: int) -> Trial:
-        """Trains a run, and scores it on the slice or on test."""
-        row, folder, searching = self.row, self.folder / name, part == "slice"
+    def _searched(self, lr: float) -> Trial:
+        """A rate on the slice, or the mean of its runs on the folds."""
+        ends = self.search.items()
+        trials = [self._trial(f"lr-{lr}{end}", "val", lr, 0, words) for end, words in ends]
+        scores = [trial.score for trial in trials if trial.score is not None]
+        return Trial(
+            lr=lr,
+            seed=0,
+            score=statistics.mean(scores) if len(scores) == len(trials) else None,
+            reason=next((trial.reason for trial in trials if trial.reason), None),
+            seconds=sum(trial.seconds for trial in trials),
+            cpu_seconds=sum(trial.cpu_seconds for trial in trials),
+            continued=any(trial.continued for trial in trials),
+        )
+
+    def _trial(self, name: str, split: str, lr: float, seed: int, of_data: list[str]) -> Trial:
+        """Trains a run, and scores it on val or test."""
+        row, folder = self.row, self.folder / name
         say(f"{row.data} {name}, lr {lr}, {row.steps:,} steps:")
-        of_data = self.search if searching else self.final
         arguments = self.plan.arguments(row.data, self.protocol, of_data, lr, seed)
         reason = _run([*arguments, f"--run_dir={folder}"], folder)
         if reason is not None:
             say(f"{row.data} {name} failed: {reason}")
             return Trial(lr=lr, seed=seed, score=None, reason=reason)
         summary = read_summary(folder)
-        score = summary["metrics"][f"{'val' if searching else 'test'}/{row.metric}"]
-        say(f"{row.data} {name}: {100 * score:.2f} % of {row.images[part]:,} {part} images")
-        if searching:  # only its score is needed; the optimizer's state is larger than the model
+        score = summary["metrics"][f"{split}/{row.metric}"]
+        say(
+            f"{row.data} {name}: {100 * score:.2f} % of {summary['images'][split]:,} {split} images"
+        )
+        if (
+            split == "val"
+        ):  # only its score is needed; the optimizer's state is larger than the model
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return Trial(
             lr=lr,
@@ -214,7 +242,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     searching = len(early.lr_grid) > 1
     source = [f"--data.dataset={name}", "--data.root=null"] if root is None else []
     source = source or [f"--data.root={root}"]
-    search = [*source, f"--data.splits.val_fraction={early.val_fraction if searching else 0}"]
+    share = early.val_fraction if searching and plan.folds is None else 0
+    search = [*source, f"--data.splits.val_fraction={share}"]
     options = Options(plan.arguments(name, early, search, early.lr_grid[0], seed=0))
     if not options.module_class.labelled:
         raise UserError(f"{plan.recipe} trains without labels; choose a --recipe that classifies")
@@ -229,23 +258,28 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     parts = splits.present().items()
     sizes = {n: images_digest(p, contents=True) for n, p in parts if _stored(p)}
     final, lists = [*source, "--data.splits.val_fraction=0"], {}
-    if splits.val_origin == "given" or splits.test_origin == "cut from train":
+    of_search, folds = {"": search}, plan.folds if searching else None
+    if folds is not None:
+        lists = {"folds.csv": listed_folds(splits, folds, 0, data.known)}
+        final = reading_options(splits, folder / "folds.csv")
+        of_search = reading_folds(splits, folder / "folds.csv", folds)
+    elif splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
-        search, final = (reading_options(splits, folder / file) for file in lists)
+        of_search[""], final = (reading_options(splits, folder / file) for file in lists)
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
-        row=_row(name, splits, protocol.steps, searching=searching),
+        row=_row(name, splits, protocol.steps, folds, searching=searching),
         protocol=protocol,
         folder=folder,
-        search=[*search, "--trainer.limit_val_batches=0", "--final_split=val"],
+        search={end: [*words, *SCORED_ON_VAL] for end, words in of_search.items()},
         final=[*final, "--final_split=test"],
         lists=lists,
         recorded={
             **options.recorded(),
             "images": data.digests,
             "contents": {**sizes, "shards": data.contents},
-            "plan": asdict(protocol),
+            "plan": {**asdict(protocol), "folds": folds},
         },
     )
 
@@ -255,21 +289,16 @@ def _stored(images: ImageSet) -> bool:
     return isinstance(images.items, PathList) or images.contents_digest() is not None
 
 
-def _row(name: str, splits: Splits, steps: int, *, searching: bool) -> Row:
-    """The data set as it stands in the table before any run."""
+def _row(name: str, splits: Splits, steps: int, folds: int | None, *, searching: bool) -> Row:
+    """The data set as it stands in the table before any run. Folds make all of train the slice."""
     held, notes = len(splits.val or ()), list(splits.notes)
-    if searching and 0 < held < SMALL_SLICE:
-        notes.append(f"{name}: one image of the slice is {100 / held:.1f} %")
-    images = {"train": len(splits.train) + held, "slice": held * searching}
+    images = {"train": len(splits.train) + held}
+    images["slice"] = images["train"] if folds else held * searching
+    if 0 < images["slice"] < SMALL_SLICE:
+        notes.append(f"{name}: one image of the slice is {100 / images['slice']:.1f} %")
     images["test"] = len(splits.test or ())
     metric = "map" if splits.multilabel else "acc1"
     return Row(data=name, metric=metric, steps=steps, images=images, notes=notes)
-
-
-def csv_of(splits: Splits, val: str) -> str:
-    """A CSV of the images for `vit fit`; `val` is the split of those in val."""
-    sizes = ((val if name == "val" else name, len(s)) for name, s in splits.present().items())
-    return listed_images(splits, {"split": [name for name, size in sizes for _ in range(size)]})
 
 
 def check_free(command: str, args: list[str], taken: Iterable[str]) -> None:

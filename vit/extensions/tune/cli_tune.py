@@ -4,7 +4,7 @@ import json
 import shlex
 from typing import Any
 
-from vit.cli.arguments import OneLineParser
+from vit.cli.arguments import OneLineParser, whole_number
 from vit.console import clock, show
 from vit.extensions.transfer.cli_trainings import trainings
 
@@ -25,24 +25,26 @@ def run(args: list[str]) -> int:
     """Trains what is left of the plan, and prints the comparison."""
     at = args.index("--") if "--" in args else len(args)
     fields = vars(_parser().parse_args(args[:at]))
-    as_json = fields.pop("json")
+    as_json, shard = fields.pop("json"), fields.pop("shard")
+    from vit.extensions.answers.cli_answer_out import part_of
     from vit.extensions.tune.tune import tune  # heavy: imports lightning
 
     with trainings("tune", args):
-        result = tune(**fields, rest=args[at + 1 :])
-    show(json.dumps(result, indent=1) if as_json else _text(result, fields["data"]))
+        result = tune(**fields, shard=part_of(shard), rest=args[at + 1 :])
+    show(json.dumps(result, indent=1) if as_json else _text(result))
     return 0
 
 
-def _text(result: dict[str, Any], data: str) -> str:
+def _text(result: dict[str, Any]) -> str:
     """The rungs, the options, and the comparison on test."""
-    lines: list[str] = []
+    lines, unit = list[str](), "mAP, %" if result["metric"] == "map" else "%"
     for rung in result["rungs"]:
-        lines += ["", f"{'cell, ' + str(rung['steps']) + ' steps':44} {'val, %':>7} {'time':>8}"]
+        head = f"cell, {rung['steps']} steps"
+        lines += ["", f"{head:44} {'val, ' + unit:>11} {'time':>8}"]
         for name, score in sorted(rung["val"].items(), key=lambda pair: -(pair[1] or 0)):
             value = rung["failed"].get(name, "cut off") if score is None else f"{100 * score:.2f}"
             seconds = rung["seconds"].get(name)
-            lines.append(f"{name:44} {value:>7} {'' if seconds is None else clock(seconds):>8}")
+            lines.append(f"{name:44} {value:>11} {'' if seconds is None else clock(seconds):>8}")
     lines += ["", "option alone: points on val over the default's value, 95 % interval, pairs"]
     for row in result["options"]:
         lines.append(f"{row['option'] + ' ' + row['value']:30} {_points(row)} {row['pairs']:4}")
@@ -50,7 +52,7 @@ def _text(result: dict[str, Any], data: str) -> str:
     for kind, scores in result["test"].items():
         values = ", ".join("-" if score is None else f"{100 * score:.2f}" for score in scores)
         name = f" ({result['winner']})" if kind == "best" else ""
-        lines.append(f"test, %, {result['steps']} steps, {kind}{name}: {values}")
+        lines.append(f"test, {unit}, {result['steps']} steps, {kind}{name}: {values}")
     difference = result["difference"]
     gain = difference is not None and difference["interval"][0] > 0
     if difference is not None:
@@ -75,6 +77,10 @@ def _parser() -> OneLineParser:
     text = "an encoder to try; the first is the default's (default: the recipe's, and the cache's)"
     add("--pretrained", action="append", default=[], metavar="X", help=text)
     add("--run_dir", "--run-dir", metavar="RUN", help="default: runs/tune/DATA")
+    text = "score a cell by a run for each of N folds of train and val, not by one val"
+    add("--folds", type=whole_number, metavar="N", help=text)
+    text = "part I (from 0) of N machines that share RUN; auto: the job's (default: 0/1)"
+    add("--shard", default="0/1", metavar="I/N", help=text)
     add("--seed", type=int, default=0, metavar="N", help="of cells, splits and trainings")
     add("--json", action="store_true", help="print the result as JSON")
     return parser

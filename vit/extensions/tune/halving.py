@@ -2,7 +2,7 @@
 trains its cells from the start, the next one a third of them, three times as long."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vit.errors import UserError
@@ -17,19 +17,26 @@ FINAL_SHARE = 0.6
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a run of the default: before the first step and after the last one, and a step."""
+    """Seconds of a run of the default: before the first step and after the last one, and a step.
+    A cell has `parts` runs, which machines of one speed divide."""
 
     start: float
     step: float
+    parts: int = 1
+    machines: int = 1
+
+    def seconds(self, runs: int, steps: int) -> float:
+        """Time of so many runs."""
+        return math.ceil(runs / self.machines) * (self.start + steps * self.step)
 
     def final_seconds(self, steps: int) -> float:
         """Time of the final runs."""
-        return 2 * SEEDS * (self.start + steps * self.step)
+        return self.seconds(2 * SEEDS, steps)
 
     def budget(self, cells: int, steps: int, used: float = 0.0) -> float:
         """Time that a search and its final runs need, where a cell takes as long as the default;
         `used` was taken before."""
-        search = (n * (self.start + length * self.step) for n, length in rungs(cells, steps))
+        search = (self.seconds(n * self.parts, length) for n, length in rungs(cells, steps))
         return max(
             self.final_seconds(steps) / FINAL_SHARE, (used + sum(search)) / (1 - FINAL_SHARE)
         )
@@ -75,12 +82,3 @@ def survivors(scores: Mapping[str, float | None], count: int, default: str) -> l
     values = {name: score for name, score in scores.items() if score is not None}
     best = sorted(values, key=lambda name: -values[name])[:count]
     return best if default in best or default not in values else [*best[: count - 1], default]
-
-
-def covered(intervals: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of intervals (begin, end)."""
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(intervals):
-        total += max(end - max(begin, reached), 0.0)
-        reached = max(reached, end)
-    return total

@@ -21,10 +21,13 @@ SPACE: dict[str, dict[str, str]] = {
         "gentle": "--data.augment.crop_area=[0.64,1.0]",
         "strong": "--data.augment.policy=vit.RandAugment",
     },
-    "image_size": {"1": "", "0.5": ""},  # times the encoder's; above 1 takes longer than planned
+    # Times the encoder's, and times the rung's; above 1 takes longer than planned.
+    "image_size": {"1": "", "0.5": ""},
+    "steps": {"1": "", "0.5": ""},
+    "teacher": {"none": "", "default": ""},  # the default's run, by half of the loss
 }
 """Option -> value -> word of `vit fit`; the default's value first."""
-WITHOUT = {"lora": {"layer_decay"}, "probe": {"rate", "layer_decay", "augment"}}
+WITHOUT = {"lora": {"layer_decay"}, "probe": {"rate", "layer_decay", "augment", "steps", "teacher"}}
 """Method -> options that have no effect."""
 Cell = dict[str, str]
 
@@ -59,8 +62,8 @@ def ordered(encoders: Sequence[Encoder], seed: int) -> dict[str, Cell]:
     return {"-".join(f"{n}-{v}" for n, v in c.items()) or "default": c for c in few + others}
 
 
-def words(cell: Cell, encoders: Sequence[Encoder]) -> list[str]:
-    """The words of `vit fit` of a cell, without data, steps and seed."""
+def words(cell: Cell, encoders: Sequence[Encoder], steps: int) -> list[str]:
+    """The words of `vit fit` of a cell in a rung of so many steps, without data and seed."""
     recipe = cell.get("method", "finetune")
     encoder = next((e for e in encoders if e.name == cell.get("encoder")), encoders[0])
     texts = [f"--config={recipe}", f"--model.pretrained={encoder.weights}"]
@@ -70,5 +73,8 @@ def words(cell: Cell, encoders: Sequence[Encoder]) -> list[str]:
     if factor := cell.get("image_size"):
         patches = [max(round(side * float(factor) / encoder.patch), 1) for side in encoder.size]
         texts.append(f"--data.image_size={[n * encoder.patch for n in patches]}")
+    if recipe != "probe":
+        steps = max(round(steps * float(cell.get("steps", 1))), 1)
+        texts += [f"--trainer.max_steps={steps}", "--trainer.max_epochs=-1"]
     of_table = (SPACE[name][value] for name, value in cell.items() if name in SPACE)
     return texts + [word for word in of_table if word]

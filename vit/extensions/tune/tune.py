@@ -2,18 +2,13 @@
 on images that no choice has seen."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from filelock import FileLock
-
 from vit.console import note, say
-from vit.data.sources import Splits
-from vit.data.trained_on import Known
 from vit.errors import UserError
 from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.formats.published import table
@@ -21,24 +16,19 @@ from vit.extensions.recipes.budget import seconds_of
 from vit.extensions.reports.run_list import read_history
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import transfer
-from vit.extensions.transfer.divided import Job, complete
-from vit.extensions.transfer.image_lists import reading_options
-from vit.extensions.tune.halving import SEEDS, Timing, covered, planned, rungs, survivors
+from vit.extensions.transfer.divided import Division, Job, Trial
+from vit.extensions.transfer.search_images import search_images
+from vit.extensions.tune.halving import SEEDS, Timing, planned, rungs, survivors
 from vit.extensions.tune.space import SPACE, Cell, Encoder, options, ordered, words
-from vit.fine_tuning import ENOUGH_TO_CHOOSE, steps_for
+from vit.fine_tuning import steps_for
 from vit.models.config import ViTConfig
 from vit.recipes import DEFAULT_RECIPE, find_recipe, read_options
-from vit.runs.lineage import known_by
 from vit.runs.options import Options
 from vit.runs.records import Record
 from vit.runs.short_names import Words
 from vit.weights.pretrained import inspect_pretrained
-from vit.weights.weight_file import read_json
-from vit.writing import writable, write_json, write_text
+from vit.writing import writable, write_json
 
-VAL_IMAGES, MOST_SHARE = 0.9 * ENOUGH_TO_CHOOSE, 0.3
-"""Images that are cut from train for val, at most this share of it; with more of them, a run of the
-search would choose the average of its weights by them, and a final run could not."""
 STRIDE = 32
 """Pixels by which the sides of a ResNet's images can be divided."""
 TRIAL_STEPS = 3, 30
@@ -52,7 +42,9 @@ def tune(
     budget: str,
     pretrained: Sequence[str] = (),
     run_dir: str | Path | None = None,
+    folds: int | None = None,
     seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
     rest: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Chooses options for a data set within a time; returns what `vit tune --json` prints.
@@ -62,7 +54,10 @@ def tune(
         budget: Such as 20m, 2h or 1h30m.
         pretrained: Encoders. By default that of the recipe, and others in the cache.
         run_dir: By default runs/tune/DATA. The same call continues what is there.
+        folds: A cell has a run for each of so many folds of train and val, and is scored on all
+            images of them. By default it is scored on val.
         seed: Of cells, splits and the first training.
+        shard: Part, from 0, and number of parts, of one search on several machines.
         rest: Further words of each `vit fit`.
     """
     began, seconds = time.time(), seconds_of(budget)
@@ -72,50 +67,28 @@ def tune(
     (folder / "cells").mkdir(exist_ok=True)
     names = [*dict.fromkeys(pretrained or _in_cache())]
     default = [f"--config={DEFAULT_RECIPE}", *rest, f"--model.pretrained={names[0]}"]
-    final, cut = _images(str(data), default, names, seed, folder)
-    search = [*final, *cut, "--trainer.limit_val_batches=0", "--final_split=val"]
-    parsed = Options([*default, *search])
-    others = [Options([*default, *final, f"--model.pretrained={name}"]) for name in names[1:]]
-    encoders = [_encoder(each) for each in (parsed, *others)]
-    sets = parsed.data.splits.present()
-    facts = {**parsed.recorded(), "digests": parsed.data.digests, "space": SPACE, "seed": seed}
+    final, parts = search_images(str(data), default, names, folds, seed, folder)
+    search = {end: [*rest, *part, *transfer.SCORED_ON_VAL] for end, part in parts.items()}
+    parsed = [Options([*default, *final, f"--model.pretrained={name}"]) for name in names]
+    searched = Options([*default, *next(iter(search.values()))])
+    sets = searched.data.splits.present()
+    facts = {**searched.recorded(), "digests": searched.data.digests, "space": SPACE, "seed": seed}
     facts["contents"] = {name: images_digest(each, contents=True) for name, each in sets.items()}
-    transfer.check_plan(folder / "options.json", {**facts, "encoders": names}, "--run_dir")
-    images = {name: len(each) for name, each in sets.items()}
-    steps = steps_for(images["train"] + bool(cut) * images["val"], parsed.data.batch_size)
-    shared = {"val": [*rest, *search], "test": [*rest, *final, "--final_split=test"]}
-    tuning = Tuning(folder, shared, encoders, steps, images, seconds, seed, began)
+    facts |= {"encoders": names, "folds": folds, "shards": shard[1]}
+    transfer.check_plan(folder / "options.json", facts, "--run_dir")
+    tuning = Tuning(
+        folder=folder,
+        search=search,
+        for_test=[*rest, *final, "--final_split=test"],
+        encoders=[*map(_encoder, parsed)],
+        usual_steps=steps_for(len(parsed[0].data.splits.train), parsed[0].data.batch_size),
+        images={name: len(each) for name, each in sets.items()},
+        metric="map" if searched.data.splits.multilabel else "acc1",
+        budget=seconds,
+        seed=seed,
+        division=Division(folder / "cells", shard, began),
+    )
     return tuning.result()
-
-
-def _images(
-    data: str, default: list[str], encoders: Sequence[str], seed: int, folder: Path
-) -> tuple[list[str], list[str]]:
-    """Words for the images with a test split, and those that cut val from train, if need be."""
-    final, cut = [f"--data={data}", f"--data.splits.seed={seed}"], list[str]()
-    seen = [known.digests for name in encoders if (known := known_by(name)) is not None]
-    known = Known(reduce(np.union1d, seen), " or ".join(encoders)) if seen else None
-    splits = Options([*default, *final]).data.unseen_by(known).splits
-    if splits.multilabel or (splits.test is None and splits.val is None):
-        lack = "several labels per image" if splits.multilabel else "too few images to hold any out"
-        raise UserError(f"{data} has {lack}; `vit tune` compares accuracies on held-out images")
-    if splits.test is None:
-        note(f"{data} has no test images: its val is test here, and val is cut from train")
-        final[:1] = _listed(splits, "test", folder / "images.csv")
-    if splits.test is None or splits.val is None:
-        share = min(VAL_IMAGES / len(splits.train), MOST_SHARE)
-        cut = [f"--data.splits.val_fraction={share:.3g}"]
-    if known is not None:  # the cut of each encoder alone would leave it other images
-        splits = Options([*default, *final, *cut]).data.unseen_by(known).splits
-        final[:1] = _listed(splits, "train" if cut else "val", folder / "final.csv")
-        cut = cut and _listed(splits, "val", folder / "search.csv")
-    return final, cut
-
-
-def _listed(splits: Splits, val: str, file: Path) -> list[str]:
-    """Writes a list of the images, with this split for those of val; words that read it."""
-    write_text(file, transfer.csv_of(splits, val), errors="surrogateescape")
-    return reading_options(splits, file)
 
 
 def _in_cache() -> list[str]:
@@ -133,66 +106,59 @@ def _encoder(parsed: Options) -> Encoder:
     return Encoder(weights, Path(weights).name, parsed.data.image_size, patch)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """A search in its folder; times in seconds, `began` since 1970."""
+    """A search in its folder."""
 
     folder: Path
-    shared: dict[str, list[str]]
-    """Split -> words of `vit fit` of all cells that are scored on it. Those of test train on images
-    of val too, if it was cut from train."""
+    search: dict[str, list[str]]
+    """End of the name of each run of a cell -> words of `vit fit` for its images, scored on val."""
+    for_test: list[str]
+    """The same of a final run, on test. It trains on val too, if that was cut from train."""
     encoders: list[Encoder]
     usual_steps: int
     """Of the default recipe's final run."""
     images: dict[str, int]
+    metric: str
+    """acc1, or map of several labels per image."""
     budget: float
+    """In seconds."""
     seed: int
-    began: float
+    division: Division
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
         """Name -> cell, of all, in the order in which a plan takes them."""
         return ordered(self.encoders, self.seed)
 
-    def job(self, name: str, steps: int, final: str = "", seed: int = 0) -> Job:
-        """The run of a cell on val; `final`: its name as a final run, on test. A probe takes no
-        steps, and is the same in each rung."""
-        cell, cells, split = self.cells[name], self.folder / "cells", "test" if final else "val"
-        texts = [*self.shared[split], *words(cell, self.encoders)]
-        texts.append(f"--seed_everything={self.seed + seed}")
-        if cell.get("method") != "probe":
-            texts += [f"--trainer.max_steps={steps}", "--trainer.max_epochs=-1"]
-            name = f"{name}_{steps}"
+    def trial(self, name: str, steps: int) -> Trial:
+        """The runs of a cell in a rung."""
+        return Trial([self.job(name, steps, part) for part in self.search])
+
+    def job(self, name: str, steps: int, part: str = "", final: str = "", seed: int = 0) -> Job:
+        """The run of a cell on a part of the search; `final`: its name as a final run, on test. A
+        probe takes no steps, and is the same in each rung."""
+        cell, cells = self.cells[name], self.division.cells
+        texts = [*(self.for_test if final else self.search[part])]
+        texts += [*words(cell, self.encoders, steps), f"--seed_everything={self.seed + seed}"]
+        teacher = None
+        if "teacher" in cell:
+            teacher = self.job(DEFAULT, steps, part, final and DEFAULT, seed)
+            texts.append(f"--teacher={teacher.folder}")
+        run = name if cell.get("method") == "probe" else f"{name}_{steps}"
         final += f"_seed{seed}" if seed else ""
-        return Job(self.folder / final if final else cells / name, cells, texts, split)
-
-    def before(self, seconds: float) -> Callable[[], bool]:
-        """True until so many seconds are used by this command and by runs that have ended."""
-
-        def in_time() -> bool:
-            # Not those that another process is writing.
-            records = map(read_json, (self.folder / "cells").glob("[!.]*.json"))
-            ended = [(record["began"], record["ended"]) for record in records]
-            return covered([(self.began, time.time()), *ended]) < seconds
-
-        return in_time
-
-    def once(self, name: str, make: Callable[[], Record]) -> Record:
-        """A decision in a file, made by the process that comes first."""
-        with FileLock(self.folder / "cells" / f"{name}.lock"):
-            if not (self.folder / name).is_file():
-                write_json(self.folder / name, make())
-        return read_json(self.folder / name)
+        folder = self.folder / final if final else cells / f"{run}{part}"
+        return Job(folder, cells, texts, "test" if final else "val", after=teacher)
 
     def plan(self) -> Record:
         """Times the default, and chooses lengths and cells."""
         least, most = TRIAL_STEPS
         trial_steps = max(least, min(rungs(1, self.usual_steps)[0][1], most))
-        trial = replace(self.job(DEFAULT, trial_steps), timed=True)
+        trial = replace(self.trial(DEFAULT, trial_steps).jobs[0], timed=True)
         trial.words.append("--trainer.log_every_n_steps=1")
-        complete([trial], lambda: True)
-        check_default(trial)
-        timing = timed(trial)
+        self.division.complete([trial])
+        check_default(trial.record.get("failed"))
+        timing = timed(trial, len(self.search), self.division.shard[1])
         limits = self.usual_steps, len(self.cells), trial.seconds
         cells, steps = planned(self.budget, timing, *limits)
         return {
@@ -205,28 +171,29 @@ class Tuning:
     def rung(self, number: int, names: list[str], plan: Record) -> Record:
         """rung_N.json: scores of the cells, those that time has cut off, and the best in order."""
         steps = plan["rungs"][number - 1][1]
-        jobs = {name: self.job(name, steps) for name in names}
-        say(f"rung {number}: {len(jobs)} cells of {steps:,} steps")
-        late = complete([*jobs.values()], self.before(self.budget - plan["final_seconds"]))
+        trials = {name: self.trial(name, steps) for name in names}
+        jobs = [job for trial in trials.values() for job in trial.jobs]
+        say(f"rung {number}: {len(names)} cells of {steps:,} steps")
+        late = self.division.complete(jobs, self.budget - plan["final_seconds"])
 
         def decided() -> Record:
-            check_default(jobs[DEFAULT])
-            scores = {name: job.score for name, job in jobs.items()}
-            after = [count for count, _ in plan["rungs"][number:]] or [len(jobs)]
+            check_default(trials[DEFAULT].failed)
+            scores = {name: trial.score for name, trial in trials.items()}
+            after = [count for count, _ in plan["rungs"][number:]] or [len(names)]
             return {
                 "steps": steps,
                 "val": scores,
-                "seconds": {n: job.seconds for n, job in jobs.items() if job.record},
-                "failed": {n: why for n, job in jobs.items() if (why := job.record.get("failed"))},
+                "seconds": {n: s for n, t in trials.items() if (s := t.seconds) is not None},
+                "failed": {n: why for n, t in trials.items() if (why := t.failed)},
                 "cut": [job.folder.name for job in late],
                 "best": survivors(scores, after[0], DEFAULT),
             }
 
-        return self.once(f"rung_{number}.json", decided)
+        return self.division.once(self.folder / f"rung_{number}.json", decided)
 
     def result(self) -> Record:
         """Runs what is left, and writes summary.json."""
-        plan = self.once("plan.json", self.plan)
+        plan = self.division.once(self.folder / "plan.json", self.plan)
         names, done = plan["cells"], list[Record]()
         for number in range(1, len(plan["rungs"]) + 1):
             done.append(self.rung(number, names, plan))
@@ -244,6 +211,7 @@ class Tuning:
         final = self.final(winner, steps)
         result = {
             "run": str(self.folder),
+            "metric": self.metric,
             "images": self.images,
             "steps": steps,
             "rungs": done,
@@ -258,11 +226,16 @@ class Tuning:
     def final(self, winner: str, steps: int) -> Record:
         """The winner and the default with each seed, scored on test, and their difference."""
         kinds = {BEST: winner} | ({DEFAULT: DEFAULT} if winner != DEFAULT else {})
-        seeds = [{k: self.job(kinds[k], steps, k, seed) for k in kinds} for seed in range(SEEDS)]
+        seeds = [
+            {kind: self.job(name, steps, final=kind, seed=seed) for kind, name in kinds.items()}
+            for seed in range(SEEDS)
+        ]
         say(f"final runs of {steps:,} steps, on test: {', '.join(kinds.values())}")
-        late = complete([job for jobs in seeds for job in jobs.values()], self.before(self.budget))
+        jobs = [job for of_seed in seeds for job in of_seed.values()]
+        late = self.division.complete(jobs, self.budget)
         whole = [jobs for jobs in seeds if all(job.score is not None for job in jobs.values())]
-        pairs = [(jobs[DEFAULT].hits, jobs[BEST].hits) for jobs in whole if len(kinds) > 1]
+        of_both = whole if winner != DEFAULT else []
+        pairs = [(jobs[DEFAULT].predictions, jobs[BEST].predictions) for jobs in of_both]
         return {
             "test": {kind: [jobs[kind].score for jobs in seeds] for kind in kinds},
             "difference": mean_difference(pairs) if pairs else None,
@@ -280,7 +253,7 @@ class Tuning:
         changes = [(n, v) for n, values in options(self.encoders).items() for v in values[1:]]
         for option, value in changes:
             pairs = [
-                (self.job(a, length).hits, self.job(b, length).hits)
+                (self.trial(a, length).predictions, self.trial(b, length).predictions)
                 for (a, b), length in steps.items()
                 if option not in self.cells[a] and self.cells[b] == {**self.cells[a], option: value}
             ]
@@ -289,15 +262,15 @@ class Tuning:
         return rows
 
 
-def check_default(job: Job) -> None:
+def check_default(why: str | None) -> None:
     """UserError if the default's run has failed."""
-    if why := job.record.get("failed"):
+    if why:
         raise UserError(f"the default recipe failed: {why}")
 
 
-def timed(job: Job) -> Timing:
+def timed(job: Job, parts: int, machines: int) -> Timing:
     """Times of a run that has logged each step."""
     steps = [row for row in read_history(job.folder / "metrics.csv") if "train/loss" in row]
     (first, began), *_, (last, ended) = [(row["step"], row["seconds"]) for row in steps]
     step = (ended - began) / (last - first)
-    return Timing(max(job.seconds - (last + 1) * step, 0.0), step)
+    return Timing(max(job.seconds - (last + 1) * step, 0.0), step, parts, machines)
