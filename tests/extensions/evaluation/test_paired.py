@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score
 
 from tests.command import TINY, Vit, coloured, saved
-from vit.extensions.evaluation.paired import RESAMPLES, difference
+from vit.extensions.evaluation.paired import RESAMPLES, difference, mean_difference
 from vit.runs.predictions import Predictions
 
 NOW = ("-c", "finetune", *TINY, "--model.pretrained=null", "--trainer.max_steps=1")
@@ -98,5 +98,17 @@ def test_the_bootstrap_of_average_precision_is_that_of_scikit_learn() -> None:
         a, b = (average_precision_score(labels[rows], table[rows]) for table in scores)
         gains.append(100 * (b - a))
     assert found["interval"] == pytest.approx(np.percentile(gains, [2.5, 97.5]), abs=2)
+    # Of several pairs: the mean of their differences, by the same draws.
+    shuffled = labels * 0.4 + random.random((60, 3))
+    pairs = [(scores[0], scores[1]), (scores[0], shuffled)]
+    several = mean_difference([(predicted(a), predicted(b)) for a, b in pairs])
+    means = []
+    for draw in range(RESAMPLES // 4 + 1):
+        rows = draws.integers(60, size=60) if draw else np.arange(60)
+        each = [[average_precision_score(labels[rows], t[rows]) for t in pair] for pair in pairs]
+        means.append(100 * np.mean([after - before for before, after in each]))
+    assert several["points"] == pytest.approx(means[0])
+    assert several["interval"] == pytest.approx(np.percentile(means[1:], [2.5, 97.5]), abs=2)
+    assert (several["pairs"], several["images"]) == (2, 60)
     a, b = (average_precision_score(labels, table) for table in scores)
     assert found["difference"] == pytest.approx(100 * (b - a)) and found["differ"]

@@ -187,6 +187,33 @@ def test_a_group_is_in_one_fold(finished: Path) -> None:
     assert len(fold_of) == 18 and all(len(places) == 1 for places in fold_of.values())
 
 
+def test_images_that_the_weights_know_are_left_out_by_no_fold(vit: Vit, here: None) -> None:
+    learned = [*sorted(Path("photos").rglob("*.jpg"))][::3]
+    for path in learned:
+        copy = Path("some") / path.relative_to("photos")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    whole = ("--data.splits.val_fraction=0", "--data.splits.test_fraction=0")
+    start = ("--data", "some", "--run_dir=first", *whole, "--trainer.max_epochs=1")
+    assert vit("fit", "-c", "small.yaml", *start).status == 0
+    options = (*OPTIONS, "--folds=3", "--pretrained=first", "--trainer.max_epochs=1")
+    done = vit("folds", *options)
+    assert done.status == 0, done.err
+    assert "12 of 27 images were in the training of first: no fold leaves them out" in done.err
+    names = {str(path.relative_to("photos")) for path in learned}
+    rows = table(Path("run/splits.csv"))
+    for row in rows:
+        splits = [row[f"fold_{fold}"] for fold in (1, 2, 3)]
+        known = any(row["path"].endswith(name) for name in names)
+        assert row["split"] == "train" or not known  # nor is one of test known
+        assert ("val" in splits) == (row["split"] == "train" and not known)
+    left_out = outputs(Path("run"))[1]
+    assert (
+        len(left_out) == 15
+        and "were in the training of first" not in done.err.split("no fold leaves them out")[1]
+    )
+
+
 def test_test_is_scored_by_the_final_run_alone(finished: Path, vit: Vit) -> None:
     os.chdir(finished)
     for fold in (1, 2, 3):

@@ -63,7 +63,8 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> Scored:
             split = "val" if folder.name.startswith("lr") else "test"
             times = {"train_seconds": 2.0, "train_cpu_seconds": 3.0}
             folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"metrics": {f"{split}/acc1": score}, **times})
+            facts = {"metrics": {f"{split}/acc1": score}, "images": {split: 3}}
+            text = json.dumps({**facts, **times})
             (folder / "summary.json").write_text(text)
             return None
 
@@ -141,6 +142,32 @@ def test_the_best_rate_is_retrained_on_all_images(vit: Vit, photos: Path) -> Non
     assert scores[:2] == row["scores"] and len(scores) == 3
     assert all(Path(f"out/mine/{s}/summary.json").stat().st_mtime_ns == times[s] for s in times)
     assert "seed 1 was interrupted" in "".join(result()["rows"][0]["notes"])
+
+
+def test_a_rate_is_scored_on_all_of_train_by_folds(vit: Vit, photos: Path, scored: Scored) -> None:
+    scores: dict[str, float | None] = {
+        **{"lr-0.01_fold_1": 0.5, "lr-0.01_fold_2": 0.7, "lr-0.02_fold_1": 0.65},
+        **{"lr-0.02_fold_2": 0.65, "lr-0.03_fold_1": 0.9, "lr-0.03_fold_2": None, "seed-0": 0.8},
+    }
+    calls = scored(scores)
+    args = ("transfer", "pre", "--data", f"mine={photos}", *FAST, "--seeds=1", "--folds=2")
+    done = vit(*args, "--lr-grid=0.01,0.02,0.03", "--json")
+    assert done.status == 0, done.err
+    [row] = json.loads(done.out)["rows"]
+    assert row["lr"] == 0.02 and row["scores"] == [0.8]
+    assert [t["score"] for t in row["search"]] == [pytest.approx(0.6), pytest.approx(0.65), None]
+    assert row["search"][0]["seconds"] == 4 and row["images"]["slice"] == row["images"]["train"]
+    assert "mine: lr 0.03, seed 0 failed: the loss is not finite since step 2" in row["notes"]
+    columns = values(calls, "data.columns.split")
+    assert columns == ["fold_1", "fold_2"] * 3 + ["split"]
+    assert {*values(calls, "data.root")} == {"out/mine/folds.csv"}
+    for listed in rows("out/mine/folds.csv"):
+        splits = sorted([listed["fold_1"], listed["fold_2"]])
+        assert splits == (["test"] * 2 if listed["split"] == "test" else ["train", "val"])
+    refused = vit(*args, "--val-fraction=0.1")
+    assert refused.status == 2 and "leave --val-fraction out" in refused.err
+    other = vit(*args[:-1], "--folds=3", "--lr-grid=0.01,0.02,0.03")
+    assert other.status == 2 and "choose another --out" in other.err
 
 
 def test_an_existing_val_is_the_slice_and_then_trained_on(vit: Vit, photos: Path) -> None:

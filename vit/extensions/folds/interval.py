@@ -1,4 +1,4 @@
-"""What the scores of folds say of other images."""
+"""The interval of the scores of folds, for other images."""
 
 import math
 import statistics

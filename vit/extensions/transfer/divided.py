@@ -65,12 +65,12 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What the run prints; there from its start."""
+        """File of the output, which is there from the start of the run."""
         return self.cells / f"{self.folder.name}.log"
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Those for the split, in the order of the data."""
+        """Predictions for the split, in the order of the data."""
         return read_predictions(self.folder)
 
     def run(self) -> None:
@@ -113,7 +113,7 @@ class Trial:
 
     @property
     def failed(self) -> str | None:
-        """Why the first run that has failed did so."""
+        """Reason of the first run that has failed."""
         return next((why for job in self.jobs if (why := job.record.get("failed"))), None)
 
     @property
@@ -130,7 +130,7 @@ class Trial:
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Those of each run, one after the other."""
+        """Predictions of each run, one after the other."""
         return joined([job.predictions for job in self.jobs])
 
 
@@ -197,7 +197,7 @@ class Division:
 
 
 def read_predictions(run: Path) -> Predictions:
-    """Those for the split of a run, in the order of the data."""
+    """Content of predictions.npz, in the order of the data."""
     with np.load(run / FILE) as file:
         order, names = np.argsort(file["indices"]), [each.name for each in fields(Predictions)]
         arrays: dict[str, Any] = {name: file[name][order] for name in names if name in file}

@@ -255,17 +255,15 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             f"{root or name} has no test images: give it a test folder (or rows), or "
             "rename its val to test; the slice is then split from train"
         )
-    parts = splits.present().items()
-    sizes = {n: images_digest(p, contents=True) for n, p in parts if _stored(p)}
-    final, lists = [*source, "--data.splits.val_fraction=0"], {}
-    of_search, folds = {"": search}, plan.folds if searching else None
-    if folds is not None:
-        lists = {"folds.csv": listed_folds(splits, folds, 0, data.known)}
-        final = reading_options(splits, folder / "folds.csv")
-        of_search = reading_folds(splits, folder / "folds.csv", folds)
-    elif splits.val_origin == "given" or splits.test_origin == "cut from train":
+    folds = plan.folds if searching else None
+    lists = {} if folds is None else {"folds.csv": listed_folds(splits, folds, 0, data.known)}
+    if not lists and (splits.val_origin == "given" or splits.test_origin == "cut from train"):
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
-        of_search[""], final = (reading_options(splits, folder / file) for file in lists)
+    of_runs = [reading_options(splits, folder / file) for file in lists]
+    of_runs = of_runs or [search, [*source, "--data.splits.val_fraction=0"]]
+    of_search = {"": of_runs[0]}
+    if folds is not None:
+        of_search = reading_folds(splits, folder / "folds.csv", folds)
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
@@ -273,19 +271,24 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         protocol=protocol,
         folder=folder,
         search={end: [*words, *SCORED_ON_VAL] for end, words in of_search.items()},
-        final=[*final, "--final_split=test"],
+        final=[*of_runs[-1], "--final_split=test"],
         lists=lists,
         recorded={
             **options.recorded(),
             "images": data.digests,
-            "contents": {**sizes, "shards": data.contents},
+            "contents": {**_contents(splits), "shards": data.contents},
             "plan": {**asdict(protocol), "folds": folds},
         },
     )
 
 
+def _contents(splits: Splits) -> dict[str, str]:
+    """Split -> digest of its files or shards, whose contents may change between two calls."""
+    parts = splits.present().items()
+    return {n: images_digest(p, contents=True) for n, p in parts if _stored(p)}
+
+
 def _stored(images: ImageSet) -> bool:
-    """True for files and shards, whose contents may change between two calls."""
     return isinstance(images.items, PathList) or images.contents_digest() is not None
 
 

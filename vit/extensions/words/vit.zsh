@@ -831,6 +831,7 @@ _shtab_vit_transfer_options=(
   "--steps[steps of every run (default\: the paper\'s)]:N:"
   "--image-size[pixels (default\: the recipe\'s)]:N:"
   "--val-fraction[share of train that scores the rates]:X:_files"
+  "--folds[score a rate by a run for each of N folds of train, not by a slice]:N:"
   "--out[default\: runs\/transfer\/MODEL]:DIR:_files"
   "--json[print the result as JSON]"
   ":a run, a model directory, a weights file or a hub address:_vit_model"
@@ -855,6 +856,8 @@ _shtab_vit_tune_options=(
   "--budget[such as 20m, 2h or 1h30m]:TIME:"
   "*--pretrained[an encoder to try\; the first is the default\'s (default\: the recipe\'s, and the cache\'s)]:X:_vit_pretrained"
   {--run_dir,--run-dir}"[default\: runs\/tune\/DATA]:RUN:_vit_run"
+  "--folds[score a cell by a run for each of N folds of train and val, not by one val]:N:"
+  "--shard[part I (from 0) of N machines that share RUN\; auto\: the job\'s (default\: 0\/1)]:I/N:"
   "--seed[of cells, splits and trainings]:N:"
   "--json[print the result as JSON]"
 )
