@@ -85,7 +85,9 @@ def searched(out: Path, shared: list[str], seed: int, options: Namespace, tune: 
     size = facts["data"]["image_size"]
     patch = inspect_pretrained(options.weights).config.patch_size  # pyright: ignore
     encoders = [Encoder(str(options.weights), "", tuple(np.broadcast_to(size, 2).tolist()), patch)]
-    order = [*ordered(encoders, 0).items()]
+    steps = json.loads((tune / "summary.json").read_text())["steps"]
+    # A teacher would be a run beside the search.
+    order = [pair for pair in ordered(encoders, 0).items() if "teacher" not in pair[1]]
     random.Random(seed).shuffle(order)
     cut = f"--data.splits.val_fraction={facts['data']['splits']['val_fraction']}"
     on_val = [cut, "--trainer.limit_val_batches=0", "--final_split=val"]
@@ -95,13 +97,13 @@ def searched(out: Path, shared: list[str], seed: int, options: Namespace, tune: 
     for name, cell in order:
         if used >= limit:
             break
-        summary = run_fit([*shared, *words(cell, encoders), *on_val], out / "search" / name)
+        summary = run_fit([*shared, *words(cell, encoders, steps), *on_val], out / "search" / name)
         used += summary["train_cpu_seconds"]
         scores[name] = summary["metrics"]["val/acc1"]
     best = dict(order)[max(scores, key=lambda name: scores[name])]
     runs = [out / f"seed{s}" for s in range(SEEDS)]
     for number, run in enumerate(runs):
-        run_fit([*shared, *words(best, encoders), f"--seed_everything={seed + number}"], run)
+        run_fit([*shared, *words(best, encoders, steps), f"--seed_everything={seed + number}"], run)
     return runs
 
 

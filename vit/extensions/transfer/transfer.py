@@ -247,9 +247,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     options = Options(plan.arguments(name, early, search, early.lr_grid[0], seed=0))
     if not options.module_class.labelled:
         raise UserError(f"{plan.recipe} trains without labels; choose a --recipe that classifies")
-    data = options.data
+    data, splits = options.data, options.data.splits
     options.build_model(data)
-    splits = data.splits
     if splits.test is None:
         raise UserError(
             f"{root or name} has no test images: give it a test folder (or rows), or "
@@ -261,9 +260,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
     of_runs = [reading_options(splits, folder / file) for file in lists]
     of_runs = of_runs or [search, [*source, "--data.splits.val_fraction=0"]]
-    of_search = {"": of_runs[0]}
-    if folds is not None:
-        of_search = reading_folds(splits, folder / "folds.csv", folds)
+    of_search = reading_folds(splits, folder / "folds.csv", folds) if folds else {"": of_runs[0]}
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
