@@ -96,6 +96,6 @@ def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]
         elif path.is_file():
             yield str(path)
         elif matches := sorted(glob(str(path), recursive=True)):  # a quoted pattern
-            yield from matches
+            yield from dict.fromkeys(pictures(matches, arrays=arrays))
         else:
             raise UserError(f"no such picture or folder: {path}")

@@ -41,11 +41,10 @@ def create_model(
     """A model by name, from a file, or both (then the file must hold that architecture).
 
     `name`: an architecture (`vit models`), or NAME.TAG of published weights (`vit models
-    --weights`), which are loaded. `num_classes`: 0 for a backbone; with `pretrained`, None keeps
-    the file's head, and so does the file's own number. `image_size`: pixels, one side or (height,
-    width). `pretrained`, `classes`, `head`, `weights`: see `load_pretrained`; True means the
-    published weights of `name`, False random ones. `report` receives the account of the load.
-    `overrides`: fields of ViTConfig or ResNetConfig.
+    --weights`). `num_classes`: 0 for a backbone; None, and the number of a file, keep its head.
+    `image_size`: pixels, one side or (height, width). `pretrained`, `classes`, `head`, `weights`:
+    see `load_pretrained`; True means the published weights of `name`, False random ones. `report`
+    receives the account of the load. `overrides`: fields of ViTConfig or ResNetConfig.
     """
     name, pretrained = _published(name, pretrained)
     check_names(classes)
@@ -141,6 +140,7 @@ def load_pretrained(
     if image_size is not None and recognised.preprocess is not None:
         recognised.preprocess = {**recognised.preprocess, "image_size": list(target.size)}
     model.preprocess = recognised.preprocess or {}
+    model.head.facts = {} if recognised.reinitialised else recognised.extra  # pyright: ignore
     model.inherited = _inherited(file, row, recognised.extra)
     return model, recognised
 

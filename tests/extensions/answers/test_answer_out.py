@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from tests.command import Vit, photos, saved, vit
 from vit.extensions.answers.answer_files import Lines, Parts
 from vit.inference.classifier import load
+from vit.weights.native import save_native
+from vit.weights.pretrained import load_pretrained
 
 __all__ = ["photos", "vit"]
 
@@ -137,6 +140,32 @@ def test_other_pictures_of_the_same_names_are_not_taken_for_answered(
     os.utime(second, ns=(times.st_atime_ns, times.st_mtime_ns))
     again = vit("classify", model, photos, "--out", "a.csv")
     assert again.status == 0 and "no picture was left" in again.err
+
+
+def test_another_configuration_of_the_same_weights_is_another_model(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    network, report = load_pretrained(model)
+    assert vit("classify", model, photos, "--out", "a.csv").status == 0
+    network.config = replace(network.config, activation="quick_gelu")
+    facts = {"classes": report.classes, "preprocess": report.preprocess, "extra": {}}
+    save_native(model, network, **facts)  # pyright: ignore[reportArgumentType]
+    again = vit("classify", model, photos, "--out", "a.csv")
+    assert again.status == 2 and "was begun with" in again.err
+
+
+def test_a_quoted_pattern_means_what_the_shell_would_make_of_it(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    (photos / "more/deep").mkdir(parents=True)
+    for place in ("more/a.jpg", "more/deep/b.jpg"):
+        shutil.copy(photos / "red/00.jpg", photos / place)
+    for pattern in ("*", "**", "**/*"):
+        name = f"{len(pattern)}.csv"
+        assert vit("classify", model, f"{photos}/{pattern}", "--out", name).status == 0
+        rows = rows_of(name)
+        assert len(rows) == len({row["image"] for row in rows}) == 38
+        assert not any(row["error"] for row in rows)
 
 
 @pytest.mark.parametrize(

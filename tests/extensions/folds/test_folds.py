@@ -200,6 +200,9 @@ def test_images_that_the_weights_know_are_left_out_by_no_fold(vit: Vit, here: No
     done = vit("folds", *options)
     assert done.status == 0, done.err
     assert "12 of 27 images were in the training of first: no fold leaves them out" in done.err
+    allowed = ("--data.splits.seen=allow", "--run_dir=allowed")
+    assert vit("folds", *options, *allowed).status == 0
+    assert len(outputs(Path("allowed"))[1]) > 15
     names = {str(path.relative_to("photos")) for path in learned}
     rows = table(Path("run/splits.csv"))
     for row in rows:

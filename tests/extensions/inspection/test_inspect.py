@@ -125,6 +125,38 @@ def test_an_encoder_and_attention_pooling_leave_out_what_they_lack(
     assert names == ["components of features", "similar to the centre"]
 
 
+@pytest.mark.parametrize("extra", [{"projection": True}, {"regression": True}], ids=str)
+def test_outputs_that_are_no_classes_are_not_answered(
+    vit: Vit, tmp_path: Path, photos: Path, extra: dict[str, Any]
+) -> None:
+    photo, preprocess = photos / "red" / "00.jpg", Preprocess(image_size=(32, 32)).to_dict()
+    save_native("a", small_vit(), classes=None, preprocess=preprocess, extra=extra)
+    done = vit("inspect", "a", photo)
+    assert done.status == 0 and "is shown as an encoder without classes" in done.err
+    [image] = page_data(tmp_path / "inspection")[1]["images"]
+    assert image["answer"] == "" and len(image["pictures"]) == 3
+    refused = vit("inspect", "a", photo, "--class", "3")
+    assert refused.status == 2 and "an encoder without classes" in refused.err
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_model_of_other_channels_sees_what_it_classifies(
+    vit: Vit, tmp_path: Path, channels: int
+) -> None:
+    values = np.random.default_rng(0).integers(0, 65_536, (40, 32, channels), dtype=np.uint16)
+    np.save("scan.npy", values)
+    facts = {"mean": (0.5,) * channels, "std": (0.25,) * channels, "channels": channels}
+    preprocess = Preprocess(image_size=(32, 32), **facts)
+    network = small_vit(in_channels=channels)
+    save_native("m", network, classes=NAMES, preprocess=preprocess.to_dict(), extra={})
+    done = vit("inspect", "m", "scan.npy", "--out", "seen")
+    assert done.status == 0, done.err
+    [image] = page_data(tmp_path / "seen")[1]["images"]
+    [best] = json.loads(vit("classify", "m", "scan.npy", "--top", 1, "--json").out)
+    [answer] = best["top"]
+    assert image["answer"] == f"{answer['class']} {answer['probability']:.1%}"
+
+
 def test_without_images_the_parameters_are_drawn(vit: Vit, tmp_path: Path) -> None:
     model = saved(tmp_path / "model", small_vit())
     done = vit("inspect", model)

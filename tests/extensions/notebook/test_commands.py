@@ -13,6 +13,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
 import vit
+from tests.command import saved
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess
@@ -145,6 +146,27 @@ def test_a_network_is_saved_as_a_folder() -> None:
         vit.save(network, "other", classes=["cat", "dog", "frog"])
 
 
+def test_a_network_is_saved_with_what_its_outputs_are(capsys: pytest.CaptureFixture[str]) -> None:
+    classes = ["x", "y", "z"]
+    facts = {"multilabel": True, "thresholds": [0.1, 0.5, 0.9], "temperature": 2.0}
+    network = vit.create_model(pretrained=saved(Path("several"), classes, extra=facts))
+    vit.save(network, "again", classes=classes)
+    assert "temperature and thresholds of the weights are not saved" in capsys.readouterr().err
+    image = np.zeros((16, 16, 3), np.uint8)
+    [answer] = vit.load("again")(image)
+    assert answer.labels is not None and sum(share for _, share in answer.top) != pytest.approx(1)
+    network.reset_classifier(2)  # whose outputs are others
+    vit.save(network, "fresh", classes=["cat", "dog"])
+    [answer] = vit.load("fresh")(image)
+    assert sum(share for _, share in answer.top) == pytest.approx(1)
+    for kind in ("projection", "regression"):
+        network = vit.create_model(pretrained=saved(Path(kind), classes, extra={kind: True}))
+        with pytest.raises(UserError, match=f"is a {kind}"):
+            vit.load(vit.save(network, f"{kind}_again"))
+        head = vit.create_model(pretrained=kind, num_classes=2)
+        assert vit.load(vit.save(head, f"{kind}_new", classes=["cat", "dog"])).classes
+
+
 def test_a_network_is_not_saved_with_a_guess() -> None:
     save_file(vit.create_model("vit_ti16", num_classes=2).state_dict(), "bare.safetensors")
     network = vit.create_model(pretrained="bare.safetensors")
@@ -152,7 +174,7 @@ def test_a_network_is_not_saved_with_a_guess() -> None:
         vit.save(network, "guessed")
     assert not Path("guessed").exists()
     halves = {"mean": (0.4, 0.4, 0.4), "std": (0.2, 0.2, 0.2)}
-    saved = vit.create_model(pretrained=vit.save(network, "saved", **halves))
-    assert vit.transforms(saved).preprocess.mean == (0.4, 0.4, 0.4)
+    again = vit.create_model(pretrained=vit.save(network, "saved", **halves))
+    assert vit.transforms(again).preprocess.mean == (0.4, 0.4, 0.4)
     with pytest.raises(UserError, match="a model of this package, not Linear"):
         vit.save(torch.nn.Linear(2, 2), "other")  # pyright: ignore[reportArgumentType]

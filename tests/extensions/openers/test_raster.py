@@ -4,6 +4,7 @@ Pillow's float mode, statistics against NumPy over all values."""
 import io
 import struct
 import sys
+import zlib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,36 @@ def test_what_tifffile_would_not_turn_or_invert_is_refused(
     tifffile.imwrite(stream, some("uint16", *shape), **options)
     with pytest.raises(ImageError, match="save it upright"):
         open_raster(stream.getvalue(), channels)
+
+
+@pytest.mark.parametrize("kind", ["uint16", "float32"])
+def test_white_as_0_is_refused_where_pillow_does_not_invert_it(kind: str) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, some(kind, 18, 20), photometric="miniswhite")
+    with pytest.raises(ImageError, match="save it with black as 0"):
+        open_raster(stream.getvalue(), 1)
+    stream, values = io.BytesIO(), some("uint8", 18, 20)
+    tifffile.imwrite(stream, 255 - values, photometric="miniswhite")
+    assert (open_raster(stream.getvalue(), 1)[0] * 255).round().tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_16_bits_of_colour_are_turned_as_8_are(orientation: int) -> None:
+    values = some("uint16", 9, 7, 3)
+    exif = Image.Exif()
+    exif[274] = orientation
+    content = exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = b"eXIf" + content
+    chunk = struct.pack(">I", len(content)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    head = 8 + 25  # the signature and IHDR
+    plain = stored(values)
+    turned = open_raster(plain[:head] + chunk + plain[head:], 3)
+    stream = io.BytesIO()
+    Image.fromarray((values >> 8).astype(np.uint8)).save(stream, "PNG", exif=exif)
+    expected = open_raster(stream.getvalue(), 3)
+    assert turned.shape == expected.shape
+    assert (turned - expected).abs().max() < 1 / 255
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,8 @@ def test_a_rate_is_scored_on_all_of_train_by_folds(vit: Vit, photos: Path, score
     for listed in rows("out/mine/folds.csv"):
         splits = sorted([listed["fold_1"], listed["fold_2"]])
         assert splits == (["test"] * 2 if listed["split"] == "test" else ["train", "val"])
+    alone = vit(*args[:-1], "--folds=2", "--out=alone", "--lr-grid=0.01", "--json")
+    assert "--folds has no effect, as one learning rate needs no search" in alone.out
     refused = vit(*args, "--val-fraction=0.1")
     assert refused.status == 2 and "leave --val-fraction out" in refused.err
     other = vit(*args[:-1], "--folds=3", "--lr-grid=0.01,0.02,0.03")

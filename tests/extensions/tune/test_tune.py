@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,11 +20,14 @@ from safetensors.torch import load_file
 from tests.command import Vit, saved
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
+from vit.errors import UserError
+from vit.extensions.evaluation.paired import mean_difference
 from vit.extensions.transfer import divided as jobs
 from vit.extensions.tune import tune
 from vit.extensions.tune.halving import Timing
 from vit.extensions.tune.space import SPACE
-from vit.writing import beside
+from vit.runs.predictions import Predictions
+from vit.writing import beside, write_json
 
 ROOT = Path(__file__).parents[3]
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_fit.py")))
@@ -259,7 +264,6 @@ def test_shards_divide_the_runs_and_the_first_one_decides(
     of_rung = {name.replace("method-probe_3", "method-probe") for name in cells[1::2]}
     assert of_rung <= of_second and not of_rung & of_first
     assert {"default", "default_seed1", "default_seed2"} <= of_second
-    assert "waiting for out/plan.json, which shard 0 writes" in outputs[0][1].decode()
 
 
 def test_a_cell_has_a_run_for_each_fold_and_their_mean_as_score(
@@ -271,7 +275,7 @@ def test_a_cell_has_a_run_for_each_fold_and_their_mean_as_score(
     done = vit(*command, "--folds=2", "--json", *OPTIONS)
     assert done.status == 0, done.err
     result = json.loads(done.out)
-    assert result["winner"] == WINNER and result["images"] == {"train": 16, "val": 17, "test": 3}
+    assert result["winner"] == WINNER and result["images"] == {"train": 16, "val": 33, "test": 3}
     plan = json.loads(Path("out/plan.json").read_text())
     assert plan["timing"]["parts"] == 2
     texts = {
@@ -293,6 +297,88 @@ def test_a_cell_has_a_run_for_each_fold_and_their_mean_as_score(
     changed = vit(*command, "--folds=3", *OPTIONS)
     assert changed.status == 2 and "folds" in changed.err and "--run_dir" in changed.err
     assert "--folds 1 must be at least 2" in vit(*command, "--folds=1", *OPTIONS).err
+
+
+def test_a_refused_call_leaves_the_lists_of_a_search_as_they_are(
+    vit: Vit, command: tuple[str, ...]
+) -> None:
+    assert vit(*command, "--folds=3", *OPTIONS).status == 0
+    before = Path("out/folds.csv").read_bytes()
+    refused = vit(*command, "--folds=3", "--seed=1", *OPTIONS)
+    assert refused.status == 2 and "(folds.csv); choose another --run_dir" in refused.err
+    assert Path("out/folds.csv").read_bytes() == before
+
+
+def test_encoders_whose_names_end_alike_are_cells_of_their_own(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[jobs.Job] = []
+    run = jobs.Job.run
+    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run(job))[1])
+    encoders = [saved(Path(name, "best"), None, seed=i) for i, name in enumerate("ab")]
+    words = [*command[:-2], *(f"--pretrained={place}" for place in encoders), "--run_dir=out"]
+    assert vit(*words, *OPTIONS).status == 0
+    [other] = [job for job in made if job.folder.name == "encoder-b_best_3"]
+    assert "--model.pretrained=b/best" in other.words
+    saved(encoders[1], None, seed=5)
+    changed = vit(*words, *OPTIONS)
+    assert changed.status == 2 and "encoders" in changed.err
+
+
+def test_what_shard_0_refuses_ends_the_others(
+    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SECONDS", "0.5")
+    small = (*command, "--budget=1s")
+    assert "too small" in vit(*small, "--shard=0/2", *OPTIONS).err
+    other = vit(*small, "--shard=1/2", *OPTIONS)
+    assert other.status == 2 and "vit: shard 0: --budget of 1 s is too small" in other.err
+    assert vit(*command, "--shard=2/2", *OPTIONS).status == 2
+    monkeypatch.setenv("FAKE_SECONDS", "0")
+    assert vit(*command, *OPTIONS).status == 2  # another number of shards
+    with pytest.raises(UserError, match="a number from 0"):
+        tune.tune("photos", budget="1h", shard=(2, 2))
+
+
+def test_what_was_begun_is_finished_by_its_shard_though_the_time_is_over(tmp_path: Path) -> None:
+    def job(name: str) -> jobs.Job:
+        return jobs.Job(tmp_path / name, tmp_path, [], "val")
+
+    def run(job: jobs.Job) -> None:
+        write_json(tmp_path / f"{job.folder.name}.json", {"began": 0, "ended": 9, "failed": "no"})
+
+    parts = [jobs.Division(tmp_path, (shard, 2), began=0.0) for shard in (0, 1)]
+    of_all = [job(name) for name in "abcd"]
+    for begun in "ab":
+        (tmp_path / f"{begun}.log").write_text("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs.Job, "run", run)
+        patch.setattr(jobs, "POLL_SECONDS", 0.01)
+        with ThreadPoolExecutor(2) as pool:
+            ends = [pool.submit(part.complete, of_all, 1.0) for part in parts]
+            late = [[job.folder.name for job in end.result(timeout=60)] for end in ends]
+    assert late == [["c", "d"], ["c", "d"]]
+    assert {path.stem for path in tmp_path.glob("*.json")} == {"a", "b"}
+
+
+def test_pairs_are_of_the_images_that_all_runs_have_read() -> None:
+    def answers(indices: list[int], right: list[bool]) -> Predictions:
+        top = np.where(right, 0, 1)[:, None]
+        return Predictions(
+            indices=np.array(indices), names=np.array(indices), labels=np.zeros(len(top), int), top_classes=top,
+            top_probabilities=np.ones((len(top), 1)), label_probabilities=np.ones(len(top)),
+        )  # fmt: skip
+
+    before = jobs.joined([answers([0, 1, 2], [True, False, True]), answers([0, 1], [False, True])])
+    after = jobs.joined([answers([0, 2], [True, True]), answers([0, 1], [True, True])])
+    with pytest.raises(UserError, match="did not read the same images"):
+        mean_difference([(before, after)])
+    [pair] = jobs.of_same_images([(before, after)])
+    assert [each.hits().tolist() for each in pair] == [
+        [True, True, False, True],
+        [True, True, True, True],
+    ]
+    assert mean_difference([pair])["points"] == 25
 
 
 def test_several_labels_are_compared_by_mean_average_precision(

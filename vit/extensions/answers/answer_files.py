@@ -43,6 +43,7 @@ def identity(classifier: Classifier) -> str:
     """A digest of all that answers depend on, besides the pictures and the precision."""
     plain = vars(classifier).get("plain", classifier)  # of a view, whose own facts follow
     engine = plain.engine if isinstance(plain, EngineClassifier) else None
+    config: Any = getattr(plain.model, "config", None)  # which weights of others do not hold
     facts = [
         classifier.classes,
         classifier.preprocess.to_dict(),
@@ -50,6 +51,7 @@ def identity(classifier: Classifier) -> str:
         classifier.temperature,
         engine and engine.name,
         engine.identity if engine else fingerprint(plain.model.state_dict()),
+        None if config is None else config.to_dict(),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 

@@ -101,6 +101,10 @@ def mean_difference(pairs: Sequence[tuple[Predictions, Predictions]]) -> dict[st
     For one pair it is that of `difference`. Of several, an image counts by its mean: the interval
     is for other images, with these models.
     """
+    if any(not np.array_equal(pairs[0][0].indices, p.indices) for pair in pairs for p in pair):
+        raise UserError(
+            "the runs did not read the same images; --data.loading.on_error error says why"
+        )
     if pairs[0][0].multilabel:
         points, low, high = _by_draws(pairs)
     else:

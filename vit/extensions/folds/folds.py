@@ -123,7 +123,7 @@ class Folds:
             raise UserError(f"run_dir={self.run} is not empty; choose another --run_dir")
         seed = self.base.config.data.splits.seed
         seed = self.base.config.seed_everything if seed is None else seed
-        text, parts = listed_folds(splits, self.folds, seed, data.known), splits.present().items()
+        text, parts = listed_folds(self.base, self.folds, seed), splits.present().items()
         plan: dict[str, object] = {
             "folds": self.folds,
             "seed": seed,

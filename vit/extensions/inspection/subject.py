@@ -6,11 +6,12 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from vit.data.decode import open_image
+from vit.console import note
+from vit.data.decode import open_input
 from vit.errors import UserError, did_you_mean, some_of
 from vit.extensions.backbones.image_transform import recorded_preprocess
 from vit.models.zoo import Model
-from vit.preprocessing import Preprocess
+from vit.preprocessing import Preprocess, picture
 from vit.weights.pretrained import load_pretrained
 from vit.weights.report import print_report
 
@@ -59,6 +60,9 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     """
     model, report = load_pretrained(source)
     print_report(report)
+    if report.unanswerable:
+        note(f"{source} {report.unanswerable}: it is shown as an encoder without classes")
+        model.reset_classifier(0)
     preprocess = recorded_preprocess(model)
     if image_size is not None:
         replace(model.config, image_size=image_size)  # a UserError before any file is written
@@ -68,12 +72,14 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
 
 
 def open_photo(subject: Subject, path: Path) -> Photo:
-    return as_photo(open_image(path), path.name, subject.model, subject.preprocess)
+    image = open_input(path, subject.preprocess.channels)
+    return as_photo(image, path.name, subject.model, subject.preprocess)
 
 
-def as_photo(image: Image.Image, name: str, model: Model, preprocess: Preprocess) -> Photo:
-    """The RGB image as the model sees it."""
+def as_photo(image: Image.Image | Tensor, name: str, model: Model, preprocess: Preprocess) -> Photo:
+    """The image, as of `open_input`, as the model sees it; other channels than RGB stretched."""
     seen = preprocess(image)
     parameter = next(model.parameters())
     pixels = preprocess.normalize(seen[None].to(parameter.device)).to(parameter.dtype)
-    return Photo(name, Image.fromarray(seen.permute(1, 2, 0).numpy()), pixels)
+    stretch = preprocess.channels is not None
+    return Photo(name, picture(seen if stretch else seen / 255, stretch=stretch), pixels)

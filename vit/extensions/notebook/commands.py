@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.confidence import carried_over
+from vit.console import note
 from vit.errors import UserError
 from vit.extensions.backbones.image_transform import transforms
 from vit.inference.classifier import Classifier
@@ -21,6 +22,8 @@ from vit.models.zoo import Model
 from vit.tables import resolve, rows
 from vit.weights.native import save_native
 
+KINDS = ("multilabel", "tree", "regression", "projection")
+"""Facts of the outputs of weights, which a head has for as long as it is not replaced."""
 Place = str | Path
 Table = dict[str, Any]
 
@@ -70,13 +73,17 @@ def save(
 ) -> Path:
     """Writes a network as a model directory, and returns it: `vit.create_model(pretrained=folder)`
     reads it, and with `classes`, the names of its outputs, `vit.load(folder)` does. A classifier in
-    PyTorch is written with its classes, and what makes its probabilities and labels.
+    PyTorch is written with its classes, and what makes its probabilities and labels; a network with
+    what its outputs are, such as several labels, or a projection.
 
     The preprocessing is that of `vit.transforms(model, **preprocess)`, which raises UserError for
     weights that do not record it. A model in the folder is replaced, other files stay.
     """
     steps, network = transforms(model, **preprocess).preprocess.to_dict(), model
-    extra: Table = {}
+    facts: Table = getattr(getattr(model, "head", None), "facts", {})  # of weights with this head
+    extra = {name: facts[name] for name in KINDS if facts.get(name)}
+    if left := sorted({"temperature", "thresholds"} & facts.keys()):
+        note(f"{' and '.join(left)} of the weights are not saved; vit.save(vit.load(...)) does")
     if isinstance(model, Classifier):
         network, classes = model.model, classes or model.classes
         extra = {"temperature": model.temperature, "tree": model.tree}

@@ -33,6 +33,7 @@ from vit.data.decode import (
     check_size,
     name_of,
     read,
+    turned,
     upright,
 )
 from vit.data.settings import InputFormat
@@ -164,7 +165,11 @@ def _deep_png(image: Image.Image, stream: Stream, name: str) -> np.ndarray:
 
         stream.seek(0)
         encoded = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
-        return decode_png(encoded, ImageReadMode.UNCHANGED).permute(1, 2, 0).numpy()
+        values = decode_png(encoded, ImageReadMode.UNCHANGED).permute(1, 2, 0).numpy()
+    if (turn := turned(image)) is None:
+        return values
+    planes = [Image.fromarray(plane).transpose(turn) for plane in np.moveaxis(values, 2, 0)]
+    return np.stack([np.asarray(plane) for plane in planes], 2)
 
 
 def _tiff(stream: Stream, name: str) -> np.ndarray:
@@ -177,6 +182,8 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
         modes = ("I;16", "I;16B", "F", *["I"] * signed)  # "I" has a sign
         alone = len(bits) == 1 and image.mode in modes
         is_signed_byte = signed and max(bits) <= 8
+        if alone and not image.tag_v2.get(_TAGS[1], 1):  # pyright: ignore
+            raise ImageError(f"{name}: white as 0 in {bits[0]} bits: save it with black as 0")
         if getattr(image, "n_frames", 1) == 1 and (whole or alone) and not is_signed_byte:
             return _pillow_values(image, name)
     tifffile = needed("tifffile", "tiff")

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from vit.console import say
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.runs.predictions import FILE, Predictions
 from vit.runs.records import LOCK, Record, read_summary
 from vit.signals import HANDLED, Stopped
 from vit.weights.weight_file import read_json
-from vit.writing import remove, write_json
+from vit.writing import remove, write_json, write_text
 
 COMMAND = (sys.executable, "-m", "vit", "fit")
 POLL_SECONDS = 0.5
+_INDEX_BITS = 40
+"""Of an image in its set."""
 
 
 @dataclass(frozen=True)
@@ -152,28 +155,32 @@ class Division:
 
     def complete(self, jobs: Sequence[Job], seconds: float = math.inf) -> list[Job]:
         """Runs those of the shard that no other process runs, and waits for the others. Returns
-        those that were not begun before `seconds` were used."""
+        those that were not begun before `seconds` were used; what was begun is finished."""
         number, count = self.shard
-        parts = [at % count == number for at in range(len(jobs))]
+        parts, waiting = [at % count == number for at in range(len(jobs))], False
         while left := [pair for pair in zip(jobs, parts, strict=True) if not pair[0].record]:
             late = [job for job, here in left if not self._begun(job, seconds, here=here)]
             if len(late) == len(left):
                 return late
+            if not any(job.record for job, _ in left):
+                if not waiting:
+                    names = some_of(job.folder.name for job, _ in left)
+                    say(f"waiting for another process: {names}")
+                waiting = True
+                time.sleep(POLL_SECONDS)
         return []
 
     def _begun(self, job: Job, seconds: float, *, here: bool) -> bool:
         """Runs a job if it is of this shard, and free; False for one that is too late."""
-        if not here or (job.after is not None and not job.after.record):
-            time.sleep(POLL_SECONDS)
-            return bool(job.record) or job.log.is_file() or self.in_time(seconds)
-        try:
-            with FileLock(self.cells / f"{job.folder.name}.lock", timeout=0):
+        if not job.log.is_file() and not self.in_time(seconds):
+            return bool(job.record)
+        if here and (job.after is None or job.after.record):
+            with (
+                suppress(Timeout),
+                FileLock(self.cells / f"{job.folder.name}.lock", timeout=0),
+            ):
                 if not job.record:
-                    if not self.in_time(seconds):
-                        return False
                     job.run()
-        except Timeout:
-            time.sleep(POLL_SECONDS)
         return True
 
     def in_time(self, seconds: float) -> bool:
@@ -184,14 +191,23 @@ class Division:
         return covered([(self.began, time.time()), *ended]) < seconds
 
     def once(self, file: Path, make: Callable[[], Record]) -> Record:
-        """A decision in a file, made by the process of the first shard that comes first."""
+        """A decision in a file, made by the process of shard 0 that comes first. Its UserError is
+        that of the other shards, too."""
+        refused = self.cells / f"{file.name}.refused"
         if self.shard[0] == 0:
             with FileLock(self.cells / f"{file.name}.lock"):
-                if not file.is_file():
-                    write_json(file, make())
+                remove(refused)
+                try:
+                    if not file.is_file():
+                        write_json(file, make())
+                except UserError as error:
+                    write_text(refused, str(error))
+                    raise
         elif not file.is_file():
             say(f"waiting for {file}, which shard 0 writes")
         while not file.is_file():
+            if refused.is_file():
+                raise UserError(f"shard 0: {refused.read_text('utf-8')}")
             time.sleep(POLL_SECONDS)
         return read_json(file)
 
@@ -205,10 +221,25 @@ def read_predictions(run: Path) -> Predictions:
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Predictions of several sets as those of one."""
+    """Predictions of several sets as those of one, whose indices follow one another."""
     names = [name for name, values in vars(parts[0]).items() if isinstance(values, np.ndarray)]
     whole: dict[str, Any] = {n: np.concatenate([vars(part)[n] for part in parts]) for n in names}
-    return Predictions(**whole)
+    first = np.arange(len(parts)) << _INDEX_BITS
+    indices = np.concatenate([at + part.indices for at, part in zip(first, parts, strict=True)])
+    return Predictions(**{**whole, "indices": indices})
+
+
+def of_same_images(pairs: Sequence[tuple[Predictions, Predictions]]) -> list[Any]:
+    """The pairs, with the images alone that all have, as a run may have skipped some."""
+    shared = reduce(np.intersect1d, [answers.indices for pair in pairs for answers in pair])
+
+    def cut(answers: Predictions) -> Predictions:
+        rows = np.searchsorted(answers.indices, shared)
+        every = vars(answers).items()
+        arrays: dict[str, Any] = {n: v[rows] for n, v in every if isinstance(v, np.ndarray)}
+        return replace(answers, **arrays)
+
+    return [tuple(map(cut, pair)) for pair in pairs]
 
 
 def covered(intervals: Sequence[tuple[float, float]]) -> float:

@@ -8,9 +8,9 @@ import numpy as np
 
 from vit.console import note
 from vit.data.sources import Splits, group_numbers
-from vit.data.trained_on import Known
 from vit.errors import UserError, some_of
 from vit.extensions.transfer.image_lists import listed_images, reading_options
+from vit.runs.options import Options
 
 
 def column_of(fold: int) -> str:
@@ -24,21 +24,23 @@ def reading_folds(splits: Splits, file: Path, folds: int) -> dict[str, list[str]
     return {f"_{column}": reading_options(splits, file, column) for column in columns}
 
 
-def listed_folds(splits: Splits, folds: int, seed: int, known: Known | None) -> str:
+def listed_folds(options: Options, folds: int, seed: int) -> str:
     """A CSV of the images with the column `split`, in which val is part of train, and one for each
-    fold. Images that weights have learned, as of `known`, are in train alone.
+    fold. Images that the weights have learned are in train alone, unless --data.splits.seen is
+    allow.
 
     UserError for a single fold, for a class with fewer groups, or images, than folds, and for
     images that are no files.
     """
     if folds < 2:
         raise UserError(f"--folds {folds} must be at least 2")
+    splits, known = options.data.splits, options.data.known
     parts = [part for part in (splits.train, splits.val) if part is not None]
     labels, groups = np.concatenate([part.labels for part in parts]), None
     if splits.train.groups is not None:
         groups = group_numbers(name for part in parts for name in part.groups or ())
     fold_of, unseen = np.full(len(labels), -1), np.full(len(labels), True)
-    if known is not None:
+    if known is not None and options.config.data.splits.seen == "refuse":
         unseen = ~np.concatenate([known.mask(part) for part in parts])
         if groups is not None:  # a group is in train, or in one fold
             unseen = ~np.isin(groups, groups[~unseen])
@@ -46,7 +48,7 @@ def listed_folds(splits: Splits, folds: int, seed: int, known: Known | None) -> 
             shared = "" if groups is None else ", or share a group with one that was"
             note(
                 f"{seen:,} of {len(unseen):,} images were in the training of {known.weights}"
-                f"{shared}: no fold leaves them out"
+                f"{shared}: no fold leaves them out (--data.splits.seen allow does)"
             )
     of_unseen = None if groups is None else groups[unseen]
     fold_of[unseen] = fold_of_each(labels[unseen], of_unseen, splits.classes, folds, seed)

@@ -18,6 +18,8 @@ from vit.runs.lineage import known_by
 from vit.runs.options import Options
 from vit.writing import write_text
 
+PLAN = "options.json"
+"""File of a search that has begun."""
 VAL_IMAGES, MOST_SHARE = 0.9 * ENOUGH_TO_CHOOSE, 0.3
 """Images that are cut from train for val, at most this share of it; with more of them, a run of the
 search would choose the average of its weights by them, and a final run could not."""
@@ -37,31 +39,45 @@ def search_images(
     seen = [known.digests for name in encoders if (known := known_by(name)) is not None]
     known = Known(reduce(np.union1d, seen), " or ".join(encoders)) if seen else None
 
-    def splits_of(*words: str) -> Splits:
-        return Options([*default, *final, *words]).data.unseen_by(known).splits
+    def read(*words: str) -> Options:
+        options = Options([*default, *final, *words])
+        options.data.unseen_by(known)
+        return options
 
-    splits = splits_of()
+    splits = read().data.splits
     if splits.test is None and splits.val is None:
         lack = "too few images to hold any out"
         raise UserError(f"{data} has {lack}; `vit tune` compares scores on held-out images")
     if splits.test is None:
-        note(f"{data} has no test images: its val is test here, and val is cut from train")
+        search = "folds are" if folds else "val is"
+        note(f"{data} has no test images: its val is test here, and {search} cut from train")
         final[:1] = _written(splits, "test", folder / "images.csv")
     if splits.test is None or splits.val is None:
         share = min(VAL_IMAGES / len(splits.train), MOST_SHARE)
         cut = [f"--data.splits.val_fraction={share:.3g}"]
     if known is not None:  # the cut of each encoder alone would leave it other images
-        splits = splits_of(*cut)
+        splits = read(*cut).data.splits
         final[:1] = _written(splits, "train" if cut else "val", folder / "final.csv")
         cut = cut and _written(splits, "val", folder / "search.csv")
     if folds is None:
         return final, {"": [*final, *cut]}
-    splits, file = splits_of(), folder / "folds.csv"
-    write_text(file, listed_folds(splits, folds, seed, known), errors="surrogateescape")
-    return final, reading_folds(splits, file, folds)
+    options, file = read(), folder / "folds.csv"
+    _write(file, listed_folds(options, folds, seed))
+    return final, reading_folds(options.data.splits, file, folds)
 
 
 def _written(splits: Splits, val: str, file: Path) -> list[str]:
     """Writes a list of the images, with this split for those of val; words that read it."""
-    write_text(file, csv_of(splits, val), errors="surrogateescape")
+    _write(file, csv_of(splits, val))
     return reading_options(splits, file)
+
+
+def _write(file: Path, text: str) -> None:
+    """Writes a list. UserError for another one in a search that has begun, which reads it."""
+    begun = (file.parent / PLAN).is_file()
+    if begun and not (file.is_file() and file.read_text("utf-8", "surrogateescape") == text):
+        raise UserError(
+            f"{file.parent} was started with other images, encoders, --seed or --folds "
+            f"({file.name}); choose another --run_dir, or give the same"
+        )
+    write_text(file, text, errors="surrogateescape")

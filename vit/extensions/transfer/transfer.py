@@ -255,7 +255,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             "rename its val to test; the slice is then split from train"
         )
     folds = plan.folds if searching else None
-    lists = {} if folds is None else {"folds.csv": listed_folds(splits, folds, 0, data.known)}
+    seed = options.config.data.splits.seed or 0
+    lists = {} if folds is None else {"folds.csv": listed_folds(options, folds, seed)}
     if not lists and (splits.val_origin == "given" or splits.test_origin == "cut from train"):
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
     of_runs = [reading_options(splits, folder / file) for file in lists]
@@ -264,7 +265,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     protocol = plan.protocol(name, len(splits.train) + len(splits.val or ()))
     return Task(
         plan=plan,
-        row=_row(name, splits, protocol.steps, folds, searching=searching),
+        row=_row(name, splits, protocol.steps, plan.folds, searching=searching),
         protocol=protocol,
         folder=folder,
         search={end: [*words, *SCORED_ON_VAL] for end, words in of_search.items()},
@@ -293,7 +294,9 @@ def _row(name: str, splits: Splits, steps: int, folds: int | None, *, searching:
     """The data set as it stands in the table before any run. Folds make all of train the slice."""
     held, notes = len(splits.val or ()), list(splits.notes)
     images = {"train": len(splits.train) + held}
-    images["slice"] = images["train"] if folds else held * searching
+    images["slice"] = (images["train"] if folds else held) * searching
+    if folds and not searching:
+        notes.append(f"{name}: --folds has no effect, as one learning rate needs no search")
     if 0 < images["slice"] < SMALL_SLICE:
         notes.append(f"{name}: one image of the slice is {100 / images['slice']:.1f} %")
     images["test"] = len(splits.test or ())

@@ -16,8 +16,8 @@ from vit.extensions.recipes.budget import seconds_of
 from vit.extensions.reports.run_list import read_history
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import transfer
-from vit.extensions.transfer.divided import Division, Job, Trial
-from vit.extensions.transfer.search_images import search_images
+from vit.extensions.transfer.divided import Division, Job, Trial, of_same_images
+from vit.extensions.transfer.search_images import PLAN, search_images
 from vit.extensions.tune.halving import SEEDS, Timing, planned, rungs, survivors
 from vit.extensions.tune.space import SPACE, Cell, Encoder, options, ordered, words
 from vit.fine_tuning import steps_for
@@ -61,8 +61,10 @@ def tune(
         rest: Further words of each `vit fit`.
     """
     began, seconds = time.time(), seconds_of(budget)
-    taken = (*transfer.SET_BY_PLAN, "--data.splits.seed")
+    taken = (*transfer.SET_BY_PLAN, "--data.splits.seed", "--model.loss.teacher")
     transfer.check_free("tune", Words([*rest]).written, taken)
+    if not 0 <= shard[0] < shard[1]:
+        raise UserError(f"shard={shard} is not a number from 0, and a larger count")
     folder = writable(Path(run_dir or f"runs/tune/{Path(data).stem}").expanduser(), "--run_dir")
     (folder / "cells").mkdir(exist_ok=True)
     names = [*dict.fromkeys(pretrained or _in_cache())]
@@ -74,15 +76,19 @@ def tune(
     sets = searched.data.splits.present()
     facts = {**searched.recorded(), "digests": searched.data.digests, "space": SPACE, "seed": seed}
     facts["contents"] = {name: images_digest(each, contents=True) for name, each in sets.items()}
-    facts |= {"encoders": names, "folds": folds, "shards": shard[1]}
-    transfer.check_plan(folder / "options.json", facts, "--run_dir")
+    facts |= {"encoders": [each.weights for each in parsed], "folds": folds, "shards": shard[1]}
+    transfer.check_plan(folder / PLAN, facts, "--run_dir")
+    images = {name: len(each) for name, each in sets.items()}
+    images["val"] = sum(
+        len(Options([*default, *words]).data.image_set("val")) for words in search.values()
+    )
     tuning = Tuning(
         folder=folder,
         search=search,
         for_test=[*rest, *final, "--final_split=test"],
-        encoders=[*map(_encoder, parsed)],
+        encoders=[_encoder(each, names) for each in parsed],
         usual_steps=steps_for(len(parsed[0].data.splits.train), parsed[0].data.batch_size),
-        images={name: len(each) for name, each in sets.items()},
+        images=images,
         metric="map" if searched.data.splits.multilabel else "acc1",
         budget=seconds,
         seed=seed,
@@ -99,11 +105,18 @@ def _in_cache() -> list[str]:
     return [first, *(name for name in here if rows[name].bytes <= rows[first].bytes)]
 
 
-def _encoder(parsed: Options) -> Encoder:
+def _encoder(parsed: Options, names: Sequence[str]) -> Encoder:
+    """Its name is the last part of the path, or all of them where another one ends alike."""
     weights = parsed.config.model.pretrained
+    alike = sum(Path(name).name == Path(weights).name for name in names) > 1
     network = inspect_pretrained(weights).config
     patch = network.patch_size if isinstance(network, ViTConfig) else STRIDE
-    return Encoder(weights, Path(weights).name, parsed.data.image_size, patch)
+    name = (
+        "_".join(Path(weights).parts[Path(weights).is_absolute() :])
+        if alike
+        else Path(weights).name
+    )
+    return Encoder(weights, name, parsed.data.image_size, patch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,11 +210,12 @@ class Tuning:
         names, done = plan["cells"], list[Record]()
         for number in range(1, len(plan["rungs"]) + 1):
             done.append(self.rung(number, names, plan))
-            names = done[-1]["best"]
+            names = sorted(done[-1]["best"], key=DEFAULT.__ne__)  # time cuts off the default last
             if done[-1]["cut"]:
                 break  # the rest of the time is for the final runs
         # Of the last rung in which the default has been compared with another cell.
-        winner = next((r["best"][0] for r in reversed(done) if len(r["best"]) > 1), DEFAULT)
+        compared = [r for r in done if len(r["best"]) > 1 and r["val"][DEFAULT] is not None]
+        winner = compared[-1]["best"][0] if compared else DEFAULT
         steps = plan["rungs"][-1][1]
         if steps < self.usual_steps:
             note(
@@ -238,7 +252,7 @@ class Tuning:
         pairs = [(jobs[DEFAULT].predictions, jobs[BEST].predictions) for jobs in of_both]
         return {
             "test": {kind: [jobs[kind].score for jobs in seeds] for kind in kinds},
-            "difference": mean_difference(pairs) if pairs else None,
+            "difference": mean_difference(of_same_images(pairs)) if pairs else None,
             "cut": [job.folder.name for job in late],
         }
 
@@ -258,7 +272,9 @@ class Tuning:
                 if option not in self.cells[a] and self.cells[b] == {**self.cells[a], option: value}
             ]
             if pairs:
-                rows.append({"option": option, "value": value, **mean_difference(pairs)})
+                rows.append(
+                    {"option": option, "value": value, **mean_difference(of_same_images(pairs))}
+                )
         return rows
 
 
