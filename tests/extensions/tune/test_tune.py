@@ -365,8 +365,9 @@ def test_pairs_are_of_the_images_that_all_runs_have_read() -> None:
     def answers(indices: list[int], right: list[bool]) -> Predictions:
         top = np.where(right, 0, 1)[:, None]
         return Predictions(
-            indices=np.array(indices), names=np.array(indices), labels=np.zeros(len(top), int), top_classes=top,
-            top_probabilities=np.ones((len(top), 1)), label_probabilities=np.ones(len(top)),
+            indices=np.array(indices), names=np.array(indices), labels=np.zeros(len(top), int),
+            top_classes=top, top_probabilities=np.ones((len(top), 1)),
+            label_probabilities=np.ones(len(top)),
         )  # fmt: skip
 
     before = jobs.joined([answers([0, 1, 2], [True, False, True]), answers([0, 1], [False, True])])

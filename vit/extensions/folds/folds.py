@@ -19,7 +19,7 @@ from vit.errors import UserError
 from vit.extensions.folds.interval import corrected_interval
 from vit.extensions.folds.out_of_fold import pooled_score, read_outputs, write_outputs
 from vit.extensions.sources.digests import images_digest
-from vit.extensions.transfer.fold_lists import column_of, listed_folds
+from vit.extensions.transfer.fold_lists import column_of, listed_folds, seed_of
 from vit.extensions.transfer.image_lists import reading_options
 from vit.extensions.transfer.transfer import check_free, check_plan, train
 from vit.recipes import DEFAULT_RECIPE
@@ -121,12 +121,10 @@ class Folds:
         self.base.build_model(data)  # what is wrong with the weights is said before any training
         if not file.is_file() and self.run.is_dir() and any(self.run.iterdir()):
             raise UserError(f"run_dir={self.run} is not empty; choose another --run_dir")
-        seed = self.base.config.data.splits.seed
-        seed = self.base.config.seed_everything if seed is None else seed
-        text, parts = listed_folds(self.base, self.folds, seed), splits.present().items()
+        text, parts = listed_folds(self.base, self.folds), splits.present().items()
         plan: dict[str, object] = {
             "folds": self.folds,
-            "seed": seed,
+            "seed": seed_of(self.base),
             "options": self.base.recorded(),
             "images": data.digests,
             "contents": {n: images_digest(p, contents=True) for n, p in parts},

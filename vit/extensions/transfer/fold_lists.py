@@ -24,17 +24,23 @@ def reading_folds(splits: Splits, file: Path, folds: int) -> dict[str, list[str]
     return {f"_{column}": reading_options(splits, file, column) for column in columns}
 
 
-def listed_folds(options: Options, folds: int, seed: int) -> str:
+def seed_of(options: Options) -> int:
+    """The seed of the splits: --data.splits.seed, or that of the run."""
+    seed: int | None = options.config.data.splits.seed
+    return options.config.seed_everything if seed is None else seed
+
+
+def listed_folds(options: Options, folds: int) -> str:
     """A CSV of the images with the column `split`, in which val is part of train, and one for each
-    fold. Images that the weights have learned are in train alone, unless --data.splits.seen is
-    allow.
+    fold, by the seed of the splits. Images that the weights have learned are in train alone, unless
+    --data.splits.seen is allow.
 
     UserError for a single fold, for a class with fewer groups, or images, than folds, and for
     images that are no files.
     """
     if folds < 2:
         raise UserError(f"--folds {folds} must be at least 2")
-    splits, known = options.data.splits, options.data.known
+    splits, known, seed = options.data.splits, options.data.known, seed_of(options)
     parts = [part for part in (splits.train, splits.val) if part is not None]
     labels, groups = np.concatenate([part.labels for part in parts]), None
     if splits.train.groups is not None:

@@ -62,7 +62,7 @@ def search_images(
     if folds is None:
         return final, {"": [*final, *cut]}
     options, file = read(), folder / "folds.csv"
-    _write(file, listed_folds(options, folds, seed))
+    _write(file, listed_folds(options, folds))
     return final, reading_folds(options.data.splits, file, folds)
 
 

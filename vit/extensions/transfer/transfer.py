@@ -240,8 +240,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     """Reads data and weights as a run will, so that errors are found before any training."""
     early = plan.protocol(name, 0)
     searching = len(early.lr_grid) > 1
-    source = [f"--data.dataset={name}", "--data.root=null"] if root is None else []
-    source = source or [f"--data.root={root}"]
+    places = ["--data.root=null", f"--data.dataset={name}"]
+    source = places if root is None else [f"--data.root={root}"]
     share = early.val_fraction if searching and plan.folds is None else 0
     search = [*source, f"--data.splits.val_fraction={share}"]
     options = Options(plan.arguments(name, early, search, early.lr_grid[0], seed=0))
@@ -255,8 +255,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             "rename its val to test; the slice is then split from train"
         )
     folds = plan.folds if searching else None
-    seed = options.config.data.splits.seed or 0
-    lists = {} if folds is None else {"folds.csv": listed_folds(options, folds, seed)}
+    lists = {} if folds is None else {"folds.csv": listed_folds(options, folds)}
     if not lists and (splits.val_origin == "given" or splits.test_origin == "cut from train"):
         lists = {"search.csv": csv_of(splits, "val"), "final.csv": csv_of(splits, "train")}
     of_runs = [reading_options(splits, folder / file) for file in lists]

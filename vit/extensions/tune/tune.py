@@ -66,34 +66,28 @@ def tune(
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"shard={shard} is not a number from 0, and a larger count")
     folder = writable(Path(run_dir or f"runs/tune/{Path(data).stem}").expanduser(), "--run_dir")
-    (folder / "cells").mkdir(exist_ok=True)
     names = [*dict.fromkeys(pretrained or _in_cache())]
     default = [f"--config={DEFAULT_RECIPE}", *rest, f"--model.pretrained={names[0]}"]
     final, parts = search_images(str(data), default, names, folds, seed, folder)
     search = {end: [*rest, *part, *transfer.SCORED_ON_VAL] for end, part in parts.items()}
     parsed = [Options([*default, *final, f"--model.pretrained={name}"]) for name in names]
-    searched = Options([*default, *next(iter(search.values()))])
-    sets = searched.data.splits.present()
-    facts = {**searched.recorded(), "digests": searched.data.digests, "space": SPACE, "seed": seed}
-    facts["contents"] = {name: images_digest(each, contents=True) for name, each in sets.items()}
-    facts |= {"encoders": [each.weights for each in parsed], "folds": folds, "shards": shard[1]}
+    searched = [Options([*default, *words]) for words in search.values()]
+    facts = {"space": SPACE, "seed": seed, "encoders": [each.weights for each in parsed]}
+    facts |= {"folds": folds, "shards": shard[1], **_recorded(searched[0])}
     transfer.check_plan(folder / PLAN, facts, "--run_dir")
-    images = {name: len(each) for name, each in sets.items()}
-    images["val"] = sum(
-        len(Options([*default, *words]).data.image_set("val")) for words in search.values()
-    )
     tuning = Tuning(
         folder=folder,
         search=search,
         for_test=[*rest, *final, "--final_split=test"],
         encoders=[_encoder(each, names) for each in parsed],
         usual_steps=steps_for(len(parsed[0].data.splits.train), parsed[0].data.batch_size),
-        images=images,
-        metric="map" if searched.data.splits.multilabel else "acc1",
+        images=_sizes(searched),
+        metric="map" if searched[0].data.multilabel else "acc1",
         budget=seconds,
         seed=seed,
         division=Division(folder / "cells", shard, began),
     )
+    tuning.division.cells.mkdir(exist_ok=True)
     return tuning.result()
 
 
@@ -105,17 +99,27 @@ def _in_cache() -> list[str]:
     return [first, *(name for name in here if rows[name].bytes <= rows[first].bytes)]
 
 
+def _recorded(options: Options) -> Record:
+    """Options and images by which a later call is known to be the same."""
+    data, sets = options.data, options.data.splits.present().items()
+    contents = {name: images_digest(each, contents=True) for name, each in sets}
+    return {**options.recorded(), "digests": data.digests, "contents": contents}
+
+
+def _sizes(searched: Sequence[Options]) -> dict[str, int]:
+    """Images of each split of the first run of a cell; val: of all of its runs."""
+    sizes = {name: len(each) for name, each in searched[0].data.splits.present().items()}
+    return {**sizes, "val": sum(len(each.data.image_set("val")) for each in searched)}
+
+
 def _encoder(parsed: Options, names: Sequence[str]) -> Encoder:
-    """Its name is the last part of the path, or all of them where another one ends alike."""
-    weights = parsed.config.model.pretrained
-    alike = sum(Path(name).name == Path(weights).name for name in names) > 1
+    """Encoder by the last part of its path, or by all of it where another one ends alike."""
+    weights: str = parsed.config.model.pretrained
+    name, alike = Path(weights).name, [Path(each).name for each in names]
+    if alike.count(name) > 1:
+        name = weights.strip("/").replace("/", "_")
     network = inspect_pretrained(weights).config
     patch = network.patch_size if isinstance(network, ViTConfig) else STRIDE
-    name = (
-        "_".join(Path(weights).parts[Path(weights).is_absolute() :])
-        if alike
-        else Path(weights).name
-    )
     return Encoder(weights, name, parsed.data.image_size, patch)
 
 
