@@ -260,3 +260,6 @@ def test_columns_have_the_names_that_are_given(photos):
         load_manifest(write(photos, text))
     with pytest.raises(UserError, match=r"no column 'patient', but path, label"):
         load_manifest(write(photos, rows(["cat", "dog"])), columns=Columns(group="patient"))
+    columns = Columns(path="filename", label="class", split="folds")
+    with pytest.raises(UserError, match=r"no column 'folds', but .*--data.columns.split NAME"):
+        load_manifest(write(photos, text), columns=columns)

@@ -69,6 +69,11 @@ def exported_logits(vit: Vit, score: float) -> None:
     assert vit("export", "hotter", "z.onnx").status == 0
     refused = vit("test", "run", "--with", "z.onnx")
     assert refused.status == 2 and "the exported file has another temperature" in refused.err
+    about["extra"] = info.extra | {"tree": True}
+    save_native(Path("tree"), load_pretrained("run")[0], **about)
+    assert vit("export", "tree", "t.onnx").status == 0
+    refused = vit("test", "run", "--with", "t.onnx")
+    assert refused.status == 2 and "do not both have a tree of classes" in refused.err
     config = Path("run/model/config.json")
     content = config.read_text(encoding="utf-8")
     config.write_text(content.replace('"blue"', '"teal"'), encoding="utf-8")

@@ -156,7 +156,8 @@ class Listing:
 
     def _read(self, numbers: array, splits: array, entries: array) -> Iterator[str]:
         """Yields the path of each row; appends its number, split and labels to the arrays."""
-        has_splits = "split" in self.roles
+        named = self.reading.columns.split != "split" and self.reading.model is None
+        has_splits = named or "split" in self.roles
         columns = [self.place("path"), *([self.place("split")] if has_splits else [])]
         entry_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory

@@ -112,8 +112,7 @@ class Columns:
     split, and in one fold where a head is fitted. An empty cell is a group of its own."""
 
     def roles(self, header: Sequence[str]) -> list[str]:
-        """path, label, split or group for each name of a header; for another its lower case, or ""
-        where it is that of a role which another column has."""
+        """Role, or lower case, of each name of a header; "" for the name of a role of another."""
         roles = {} if self.group is None else {self.group.lower(): "group"}
         roles |= {self.path.lower(): "path", self.label.lower(): "label"}
         roles[self.split.lower()] = "split"

@@ -126,8 +126,31 @@ def test_what_cannot_teach_or_learn_is_refused(weights, student, make_model) -> 
     for options in ({"features": "cosine"}, {"kind": "none", "features": "cosine"}):
         with pytest.raises(UserError, match="a distillation token learns answers"):
             teacher(str(weights), student, **options)
+    gray = vit.create_model("vit_ti16", num_classes=3, in_channels=1, depth=1, **TOKEN)
+    with pytest.raises(UserError, match="the teacher takes 3 channels, and these images have 1"):
+        teacher(str(weights), gray)
     with pytest.raises(UserError, match="kind=hard is for one label"):
         teacher(str(weights), make_model().model, kind="hard", multilabel=True)
+
+
+def test_a_teacher_of_unknown_colours_is_refused_and_what_is_assumed_is_said(
+    weights: Path, student: VisionTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare.pth"
+    tiny = vit.create_model("vit_ti16", num_classes=3, image_size=16, depth=1)
+    nn.init.normal_(tiny.head.weight)  # pyright: ignore
+    torch.save(tiny.state_dict(), bare)
+    ours = Preprocess.from_dict(COLORS | SIZE)
+    with pytest.raises(UserError, match="does not say how images are normalised for the teacher"):
+        teacher(str(bare), student, preprocess=ours)
+    network, report = load_pretrained(weights)
+    report.notes.append("heads are assumed")
+    with pytest.MonkeyPatch.context() as patch:
+        module = "vit.extensions.adaptation.distillation.create_model"
+        patch.setattr(module, lambda report, **_: (report(loaded[1]), loaded[0])[1])
+        loaded = network, report
+        teacher(str(weights), student)
+    assert "note: teacher: heads are assumed" in capsys.readouterr().err
 
 
 def test_the_teacher_teaches_the_second_head_alone(

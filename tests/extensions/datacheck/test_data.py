@@ -150,6 +150,7 @@ def test_labels_of_a_tree_are_those_of_the_corrected_list(vit: Vit, photos: Path
         (("check", "one"), "has one class only, 'red'"),
         (("check", "my photos", "--fix", "new.txt"), "--fix new.txt: the name must end in .csv"),
         (("check", "my photos", "--relabel", "0.9"), "--relabel changes labels in the manifest of"),
+        (("check", "list.csv", "--fix", "./list.csv"), "list.csv is the list that is checked"),
         (("check", "my photos", "--model", "nothing/here"), "nothing/here"),
     ],
 )
@@ -157,6 +158,7 @@ def test_mistakes_are_one_line(
     vit: Vit, photos: Path, options: tuple[str, ...], message: str
 ) -> None:
     Path("empty").mkdir()
+    Path("list.csv").write_text("path,label\n")
     shutil.copytree(photos / "red", "one/red")
     for name in ("several/x|y", "several/z", "blank/ ant", "blank/ant"):
         shutil.copytree(photos / "red", name)

@@ -114,6 +114,18 @@ def test_few_images_are_said_to_be_unchecked(
     assert "labels are not checked: no class has 5 images" in capsys.readouterr().err
 
 
+def test_few_groups_are_said_to_be_unchecked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = manifest(tmp_path, ["a", "b"] * 10)
+    places, classes = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    for count in (4, 5):
+        pictures.groups = [str(at % count) for at in range(20)]  # pyright: ignore
+        list(doubts(pictures, places + 9 * classes[:, None], np.arange(20)))
+        said = "labels are not checked: there are fewer than 5 groups" in capsys.readouterr().err
+        assert said == (count < 5)
+
+
 def test_a_probe_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubt, "SAMPLE", 40)
     monkeypatch.setattr(doubt, "FITTED", 40)

@@ -116,6 +116,22 @@ def test_training_transforms_refuse_what_they_do_not_use(model: Path) -> None:
         vit.transforms(network, training="yes")  # pyright: ignore[reportArgumentType]
 
 
+def test_training_transforms_cut_every_window_alike(model: Path) -> None:
+    network = vit.create_model(pretrained=model)
+    step = np.zeros((20, 20, 3), np.uint8)
+    step[:, :, 0], step[:, :, 1] = np.arange(20)[:, None] * 10, np.arange(20)[None] * 10
+    transform = vit.transforms(
+        network, training=TrainTransform(crop="resize_random", resize_size=20, flip=False)
+    )
+    torch.manual_seed(0)
+    corners = torch.stack([transform(Image.fromarray(step))[:2, 0, 0] for _ in range(1500)])
+    for places in corners.unbind(1):
+        counts = places.unique(return_counts=True)[1]
+        assert len(counts) == 5 and counts.min() > 240 and counts.max() < 360
+    with pytest.raises(UserError, match="resize_size=8 is smaller"):
+        vit.transforms(network, training=TrainTransform(crop="resize_random", resize_size=8))
+
+
 def test_training_transforms_cut_and_mirror_by_the_generator_of_torch(model: Path) -> None:
     network = vit.create_model(pretrained=model)
     plain = Image.new("RGB", (40, 30), (51, 102, 204))
@@ -156,6 +172,7 @@ def test_a_network_is_saved_with_what_its_outputs_are(capsys: pytest.CaptureFixt
     [answer] = vit.load("again")(image)
     assert answer.labels is not None and sum(share for _, share in answer.top) != pytest.approx(1)
     network.reset_classifier(2)  # whose outputs are others
+    torch.nn.init.normal_(network.head.weight)  # pyright: ignore
     vit.save(network, "fresh", classes=["cat", "dog"])
     [answer] = vit.load("fresh")(image)
     assert sum(share for _, share in answer.top) == pytest.approx(1)
@@ -164,6 +181,7 @@ def test_a_network_is_saved_with_what_its_outputs_are(capsys: pytest.CaptureFixt
         with pytest.raises(UserError, match=f"is a {kind}"):
             vit.load(vit.save(network, f"{kind}_again"))
         head = vit.create_model(pretrained=kind, num_classes=2)
+        torch.nn.init.normal_(head.head.weight)  # pyright: ignore
         assert vit.load(vit.save(head, f"{kind}_new", classes=["cat", "dog"])).classes
 
 

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from safetensors.torch import load_file
 
+from tests.command import Vit, photos, saved, vit
 from vit.errors import UserError
 from vit.extensions.recipes.ema import EMA
 
+__all__ = ["photos", "vit"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -144,6 +147,18 @@ def test_an_averaged_run_is_not_continued_without_its_average(
     with pytest.raises(UserError, match="the checkpoint is of a run with EMA"):
         make_trainer(max_epochs=2).fit(make_model(), make_data(), ckpt_path=tmp_path / "last.ckpt")
     make_trainer().test(make_model(), make_data(), ckpt_path=tmp_path / "last.ckpt", verbose=False)
+
+
+def test_a_probe_keeps_the_head_that_it_has_fitted(vit: Vit, photos: Path) -> None:
+    saved(Path("pre"), None)
+    words = ("fit", "-c", "probe", "--data", photos, "--pretrained=pre")
+    options = ("--trainer.accelerator=cpu", "--data.loading.num_workers=0")
+    heads = []
+    for run, more in (("plain", ()), ("averaged", ("--trainer.callbacks+=vit.EMA",))):
+        done = vit(*words, *options, *more, f"--run_dir={run}")
+        assert done.status == 0, done.err
+        heads.append(load_file(f"{run}/model/model.safetensors")["head.weight"])
+    assert torch.equal(*heads) and heads[0].any()
 
 
 def test_decay_is_checked() -> None:

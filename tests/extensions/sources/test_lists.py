@@ -16,6 +16,7 @@ from tests.data.test_manifest import (
     uncut,
     write,
 )
+from vit.data.settings import Columns
 from vit.errors import UserError
 
 __all__ = ["photos"]
@@ -128,6 +129,15 @@ def test_one_hot_rows_of_one_class_each_are_single_labels_in_csv_and_parquet(pho
     for splits in (uncut(csv), uncut(table)):
         assert not splits.multilabel and splits.train.labels.tolist() == [0, 1, 0, 1]
         assert splits.classes == ["MEL", "NV"]
+
+
+def test_a_named_column_of_labels_is_not_replaced_by_columns_of_zeros_and_ones(photos):
+    text = rows(["cat,1,0", "dog,0,1"], "path,diagnosis,male,smoker")
+    with pytest.raises(UserError, match="no column 'diagnose', but path, diagnosis"):
+        load_manifest(write(photos, text), columns=Columns(label="diagnose"))
+    columns = Columns(label="diagnosis")
+    named = load_manifest(write(photos, text), columns=columns, val_fraction=0, test_fraction=0)
+    assert named.classes == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(

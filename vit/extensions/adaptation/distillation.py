@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from vit import signals
-from vit.console import say
+from vit.console import note, say
 from vit.data.module import ImageData
 from vit.errors import AT_LEAST_ONE, POSITIVE, SHARE, UserError, check_range
 from vit.extensions.adaptation.answer_file import AnswerFile
@@ -133,6 +133,15 @@ class Distillation(TeacherLoss):
             head = {"num_classes": count, "classes": names, "head": "score"}
         path = os.path.expanduser(self.weights)
         model = create_model(pretrained=path, report=reports.append, **head)
+        for text in reports[0].notes:
+            note(f"teacher: {text}")
+        if model.config.in_channels != network.config.in_channels:
+            raise UserError(
+                f"{path}: the teacher takes {model.config.in_channels} channels, and these images "
+                f"have {network.config.in_channels}"
+            )
+        if self.kind != "none" and reports[0].classes is None:
+            note(f"{path} names no classes: its outputs are taken in the order of the data's")
         if self.kind != "none" and reports[0].multilabel != facts.multilabel:
             several = "several labels" if facts.multilabel else "one label"
             raise UserError(f"{path}: the teacher was not trained on {several} per image, as here")
@@ -219,8 +228,13 @@ def _between(
 
 
 def _colors(ours: Preprocess | None, report: LoadReport) -> Tensor:
-    if ours is None or not report.preprocess:
+    if ours is None:
         return torch.tensor([[1.0], [0.0]])
+    if not report.preprocess:
+        raise UserError(
+            f"{report.source} does not say how images are normalised for the teacher: put its "
+            "config.json (timm) or preprocessor_config.json (Hugging Face) beside it"
+        )
     both = [ours.to_dict(), report.preprocess]
     pairs = [[torch.tensor(p[name], dtype=torch.float64) for p in both] for name in ("mean", "std")]
     (our_mean, their_mean), (our_std, their_std) = pairs

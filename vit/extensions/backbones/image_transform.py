@@ -41,7 +41,8 @@ class ImageTransform:
         if self.augment is None:
             pixels = p(opened)
         else:
-            bits = int(torch.randint(2**63 - 1, ()))
+            high, low = torch.randint(2**32, (2,)).tolist()  # 64 bits, half of which place a crop
+            bits = high << 32 | low
             pixels = self.augment(opened, bits, p.image_size, mean=p.mean, std=p.std)
         return p.normalize(pixels[None])[0]
 
@@ -65,7 +66,7 @@ def transforms(
             "TrainTransform(...) with another crop or interpolation"
         )
     if isinstance(model, Classifier):
-        return ImageTransform(model.preprocess.changed(**changes), augment)
+        return _checked(model.preprocess.changed(**changes), augment)
     if not isinstance(model, VisionTransformer | ResNet):
         raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
     recorded = model.preprocess
@@ -76,7 +77,13 @@ def transforms(
             "as vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
         )
     preprocess = Preprocess.from_dict(recorded) if recorded else unrecorded(model.config)
-    return ImageTransform(preprocess.changed(**changes), augment)
+    return _checked(preprocess.changed(**changes), augment)
+
+
+def _checked(preprocess: Preprocess, augment: TrainTransform | None) -> ImageTransform:
+    if augment is not None:
+        augment.check(preprocess.image_size, preprocess.channels)
+    return ImageTransform(preprocess, augment)
 
 
 def recorded_preprocess(model: Model) -> Preprocess:

@@ -44,6 +44,8 @@ def _check(options: Namespace) -> int:
     fix = None if options.fix is None else Path(options.fix).expanduser()
     if fix is not None and fix.suffix != ".csv":
         raise UserError(f"--fix {fix}: the name must end in .csv")
+    if fix is not None and fix.is_file() and fix.samefile(Path(options.source).expanduser()):
+        raise UserError(f"--fix {fix} is the list that is checked; give the new one another name")
     if options.relabel is not None and fix is None:
         raise UserError("--relabel changes labels in the manifest of --fix OUT.csv; give that too")
     from vit.data.manifest import SEPARATOR

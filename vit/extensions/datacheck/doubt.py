@@ -41,7 +41,7 @@ def held_out_scores(
     with Meter("predicting labels", len(STRENGTHS) + 1, "probes") as meter:
 
         def loss(strength: float) -> float:
-            of_some = None if whole is None else whole[some]
+            of_some = None if whole is None or len(whole[some].unique()) < FOLDS else whole[some]
             logits = held_out_logits(z[some], y[some], num_classes, strength, groups=of_some)
             meter.advance()
             return float(total_loss(logits, y[some]))
@@ -79,6 +79,9 @@ def doubts(pictures: Pictures, features: np.ndarray, images: np.ndarray) -> Iter
         note(f"labels are not checked: no class has {FOLDS} images that can be opened")
         return
     groups = None if pictures.groups is None else group_numbers(pictures.groups)[images]
+    if groups is not None and len(np.unique(groups)) < FOLDS:
+        note(f"labels are not checked: there are fewer than {FOLDS} groups")
+        return
     scores = held_out_scores(features, labels, len(classes), groups)
     if not pictures.multilabel:
         probabilities = scores.softmax(1).numpy()

@@ -93,7 +93,8 @@ class EMA(WeightAveraging):
         """Nothing yet: ModelCheckpoint may still save, and needs the raw weights."""
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_end(trainer, pl_module)
+        if trainer.global_step:  # else the average is of weights before the head was fitted
+            super().on_train_end(trainer, pl_module)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         # The module holds the average now; Lightning would swap it out again in a later validation

@@ -16,6 +16,7 @@ from vit.errors import UserError
 from vit.extensions.serving.engines import Engine
 from vit.inference.runtimes import open_export
 from vit.runs.evaluate import Subject
+from vit.runs.predictions import THRESHOLD
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.sealed import fingerprint
 
@@ -69,6 +70,11 @@ class ExportedSubject(Subject):
                 raise UserError(f"the exported file has other {name} than {self.run}")
         if self.classifier.temperature != (model.test_metrics.temperature or 1.0):
             raise UserError(f"the exported file has another temperature than {self.run}")
+        cuts = model.extra().get("thresholds") or [THRESHOLD] * len(model.classes)
+        if self.classifier.multilabel and self.classifier.thresholds != cuts:
+            raise UserError(f"the exported file has other thresholds than {self.run}")
+        if self.classifier.tree != model.facts.tree:
+            raise UserError(f"the exported file and {self.run} do not both have a tree of classes")
         if self.classifier.engine.description.sha256 != fingerprint(model.model.state_dict()):
             note(
                 f"the file has other weights than {self.run}: which of these images they learned "

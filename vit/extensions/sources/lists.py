@@ -31,7 +31,8 @@ def listing_of(path: str, reading: Reading) -> Listing:
     """The rows of a file. UserError for a mistake in it."""
     table = Table(path) if path.lower().endswith(SUFFIXES) else ParquetTable(path)
     roles = reading.columns.roles(table.header)
-    if reading.has_classes and "label" not in roles:
+    unnamed = reading.columns.label == "label" or reading.model is not None
+    if reading.has_classes and "label" not in roles and unnamed:
         return FlagListing(table, reading)
     if reading.has_classes and reading.tree and "parent" in roles:
         return ParentListing(table, reading)
