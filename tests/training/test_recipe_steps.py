@@ -23,6 +23,7 @@ from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build
 from vit.models.encoder import DropPath
+from vit.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vit.recipes import find_recipe, read_options
 from vit.training.draws import StepDraws
 from vit.training.schedules import Schedule
@@ -46,7 +47,8 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("teacher")
     model = create_model("vit_ti16", num_classes=3, image_size=8, **{**SMALL, "depth": 1})
     nn.init.normal_(model.head_layers[0].get_parameter("weight"))
-    save_native(path, model, classes=list("abc"), preprocess=None, extra={})
+    colors = Preprocess(image_size=(8, 8), mean=IMAGENET_MEAN, std=IMAGENET_STD)  # the recipe's
+    save_native(path, model, classes=list("abc"), preprocess=colors.to_dict(), extra={})
     return path
 
 

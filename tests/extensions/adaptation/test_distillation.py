@@ -127,7 +127,7 @@ def test_what_cannot_teach_or_learn_is_refused(weights, student, make_model) -> 
         with pytest.raises(UserError, match="a distillation token learns answers"):
             teacher(str(weights), student, **options)
     gray = vit.create_model("vit_ti16", num_classes=3, in_channels=1, depth=1, **TOKEN)
-    with pytest.raises(UserError, match="the teacher takes 3 channels, and these images have 1"):
+    with pytest.raises(UserError, match="the teacher takes 3 channels, and images have 1"):
         teacher(str(weights), gray)
     with pytest.raises(UserError, match="kind=hard is for one label"):
         teacher(str(weights), make_model().model, kind="hard", multilabel=True)

@@ -133,18 +133,10 @@ class Distillation(TeacherLoss):
             head = {"num_classes": count, "classes": names, "head": "score"}
         path = os.path.expanduser(self.weights)
         model = create_model(pretrained=path, report=reports.append, **head)
-        for text in reports[0].notes:
-            note(f"teacher: {text}")
-        if model.config.in_channels != network.config.in_channels:
-            raise UserError(
-                f"{path}: the teacher takes {model.config.in_channels} channels, and these images "
-                f"have {network.config.in_channels}"
-            )
-        if self.kind != "none" and reports[0].classes is None:
-            note(f"{path} names no classes: its outputs are taken in the order of the data's")
-        if self.kind != "none" and reports[0].multilabel != facts.multilabel:
-            several = "several labels" if facts.multilabel else "one label"
-            raise UserError(f"{path}: the teacher was not trained on {several} per image, as here")
+        theirs, ours = model.config.in_channels, network.config.in_channels
+        if theirs != ours:
+            raise UserError(f"{path}: the teacher takes {theirs} channels, and images have {ours}")
+        _check(reports[0], path, facts, answers=self.kind != "none")
         self.model = model.eval().requires_grad_(False)
         inherit(network, model.inherited, TEACHER)
         self.register_buffer("colors", _colors(facts.preprocess, reports[0]))
@@ -217,6 +209,17 @@ class Distillation(TeacherLoss):
         features = self.model.forward_head(tokens, pre_logits=True)
         logits = features[:, :0] if self.kind == "none" else self.model.forward_head(tokens)
         return logits, features
+
+
+def _check(report: LoadReport, path: str, facts: Facts, *, answers: bool) -> None:
+    """Says what is assumed of a teacher. UserError for one that answers another question."""
+    for text in report.notes:
+        note(f"teacher: {text}")
+    if answers and report.classes is None:
+        note(f"{path} names no classes: its outputs are taken in the order of the data's")
+    if answers and report.multilabel != facts.multilabel:
+        several = "several labels" if facts.multilabel else "one label"
+        raise UserError(f"{path}: the teacher was not trained on {several} per image, as here")
 
 
 def _between(
