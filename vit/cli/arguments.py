@@ -93,7 +93,7 @@ def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]
         path = Path(argument).expanduser()
         if path.is_dir():
             yield from image_files(str(path), arrays=arrays)
-        elif path.is_file():
+        elif path.exists() or path.is_symlink():  # a pipe, too, or what cannot be read
             yield str(path)
         elif matches := sorted(glob(str(path), recursive=True)):  # a quoted pattern
             yield from dict.fromkeys(pictures(matches, arrays=arrays))

@@ -166,6 +166,13 @@ def test_a_quoted_pattern_means_what_the_shell_would_make_of_it(
         rows = rows_of(name)
         assert len(rows) == len({row["image"] for row in rows}) == 38
         assert not any(row["error"] for row in rows)
+    (photos / "more/lost.jpg").symlink_to(photos / "nowhere.jpg")
+    for name, place in (
+        ("of_pattern.csv", f"{photos}/more/*"),
+        ("alone.csv", photos / "more/lost.jpg"),
+    ):
+        assert vit("classify", model, place, "--out", name).status == 0
+        assert [row["error"] != "" for row in rows_of(name)].count(True) == 1
 
 
 @pytest.mark.parametrize(
