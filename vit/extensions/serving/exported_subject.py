@@ -6,6 +6,7 @@ Shapes: b images, c channels, h w pixels, k classes.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vit.console import note
@@ -17,6 +18,7 @@ from vit.extensions.serving.engines import Engine
 from vit.inference.runtimes import open_export
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import THRESHOLD
+from vit.runs.scoring import thresholds_of
 from vit.training.image_classifier import ImageClassifier
 from vit.weights.sealed import fingerprint
 
@@ -70,8 +72,9 @@ class ExportedSubject(Subject):
                 raise UserError(f"the exported file has other {name} than {self.run}")
         if self.classifier.temperature != (model.test_metrics.temperature or 1.0):
             raise UserError(f"the exported file has another temperature than {self.run}")
-        cuts = model.extra().get("thresholds") or [THRESHOLD] * len(model.classes)
-        if self.classifier.multilabel and self.classifier.thresholds != cuts:
+        chosen = thresholds_of(model)
+        cuts = THRESHOLD if chosen is None else chosen
+        if self.classifier.multilabel and not np.allclose(self.classifier.thresholds, cuts):
             raise UserError(f"the exported file has other thresholds than {self.run}")
         if self.classifier.tree != model.facts.tree:
             raise UserError(f"the exported file and {self.run} do not both have a tree of classes")
