@@ -55,6 +55,29 @@ def command(
     return ("tune", "--data", str(photos), "--budget=1h", "--pretrained=pre", "--run_dir=out")
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[jobs.Job]:
+    """The runs of the test's searches, as they begin."""
+    begun: list[jobs.Job] = []
+    run = jobs.Job.run
+    monkeypatch.setattr(jobs.Job, "run", lambda job: (begun.append(job), run(job))[1])
+    return begun
+
+
+def side_by_side(*commands: tuple[str, ...], **more: str) -> list[tuple[dict[str, Any], list[str]]]:
+    """The result of each `vit tune` of two at the same time, and the runs that it has ended."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pair = [
+        subprocess.Popen([sys.executable, "-c", PROCESS, *words], env=variables, **pipes)
+        for words in commands
+    ]
+    outputs = [process.communicate() for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], outputs
+    ended = [re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE) for _, err in outputs]
+    return [(json.loads(out), names) for (out, _), names in zip(outputs, ended, strict=True)]
+
+
 def summary(folder: str = "out") -> dict[str, Any]:
     return json.loads(Path(folder, "summary.json").read_text())
 
@@ -104,11 +127,8 @@ def test_options_are_compared_by_cells_that_differ_in_them_alone(
 
 
 def test_cells_share_the_cut_of_val_and_final_runs_train_on_it(
-    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    vit: Vit, command: tuple[str, ...], made: list[jobs.Job]
 ) -> None:
-    made: list[jobs.Job] = []
-    run = jobs.Job.run
-    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run(job))[1])
     assert vit(*command, "--seed=5", *OPTIONS).status == 0
     for job in made:
         texts = dict(word.removeprefix("--").partition("=")[::2] for word in job.words)
@@ -124,7 +144,7 @@ def test_cells_share_the_cut_of_val_and_final_runs_train_on_it(
 
 
 def test_cells_of_encoders_that_know_some_images_share_the_others(
-    vit: Vit, command: tuple[str, ...], photos: Path, monkeypatch: pytest.MonkeyPatch
+    vit: Vit, command: tuple[str, ...], photos: Path, made: list[jobs.Job]
 ) -> None:
     learned: set[str] = set()
     for run, numbers in (("red", range(4)), ("blue", range(3, 7))):
@@ -137,9 +157,6 @@ def test_cells_of_encoders_that_know_some_images_share_the_others(
         whole = ("--data.splits.val_fraction=0", "--data.splits.test_fraction=0", *OPTIONS[1:])
         start = ("--data", f"of/{run}", "--pretrained=pre", f"--run_dir={run}", *whole)
         assert vit("fit", "-c", "probe", *start).status == 0
-    made: list[jobs.Job] = []
-    run_job = jobs.Job.run
-    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run_job(job))[1])
     encoders = ("--pretrained=red", "--pretrained=blue")
     done = vit(*command[:-2], *encoders, "--run_dir=out", *OPTIONS)
     assert done.status == 0, done.err
@@ -221,44 +238,22 @@ def test_a_search_that_is_killed_at_any_moment_ends_with_the_same_winner(
         assert (ours["val"], ours["best"]) == (theirs["val"], theirs["best"])
 
 
-def test_two_processes_divide_the_runs(command: tuple[str, ...], tmp_path: Path) -> None:
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SECONDS": "0.2"}
-    variables["OMP_NUM_THREADS"] = "1"
-    words = [sys.executable, "-c", PROCESS, *command, "--json", *OPTIONS]
-    pair = [
-        subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    outputs = [process.communicate() for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], outputs
-    first, second = (json.loads(out) for out, _ in outputs)
+def test_two_processes_divide_the_runs(command: tuple[str, ...]) -> None:
+    words = (*command, "--json", *OPTIONS)
+    (first, ours), (second, theirs) = side_by_side(words, words, FAKE_SECONDS="0.2")
     assert first == second and first["winner"].startswith(WINNER)
     assert set(begun().values()) == {1}
-    lines = [re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE) for _, err in outputs]
-    assert all(lines) and sorted(lines[0] + lines[1]) == sorted(begun())
+    assert ours and theirs and sorted(ours + theirs) == sorted(begun())
 
 
-def test_shards_divide_the_runs_and_the_first_one_decides(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
-    words = [sys.executable, "-c", PROCESS, *command, "--json", "--shard"]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    pair = [
-        subprocess.Popen(
-            [*words, shard, *OPTIONS], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        for shard in ("1/2", "0/2")
-    ]
-    outputs = [process.communicate() for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], outputs
-    second, first = (json.loads(out) for out, _ in outputs)
+def test_shards_divide_the_runs_and_the_first_one_decides(command: tuple[str, ...]) -> None:
+    words = [(*command, "--json", "--shard", shard, *OPTIONS) for shard in ("1/2", "0/2")]
+    (second, theirs), (first, ours) = side_by_side(*words)
     assert first == second and first["winner"] == WINNER
     assert set(begun().values()) == {1} and summary()["cut"] == []
     plan = json.loads(Path("out/plan.json").read_text())
     assert plan["timing"]["machines"] == 2
-    of_second, of_first = (
-        set(re.findall(r"^(\S+): [\d.]+% of", err.decode(), re.MULTILINE)) for _, err in outputs
-    )
+    of_first, of_second = {*ours}, {*theirs}
     assert of_first | of_second == {*begun()} and not of_first & of_second
     cells = [f"{name}_{plan['rungs'][0][1]}" for name in plan["cells"]]
     of_rung = {name.replace("method-probe_3", "method-probe") for name in cells[1::2]}
@@ -267,11 +262,8 @@ def test_shards_divide_the_runs_and_the_first_one_decides(
 
 
 def test_a_cell_has_a_run_for_each_fold_and_their_mean_as_score(
-    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    vit: Vit, command: tuple[str, ...], made: list[jobs.Job]
 ) -> None:
-    made: list[jobs.Job] = []
-    run = jobs.Job.run
-    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run(job))[1])
     done = vit(*command, "--folds=2", "--json", *OPTIONS)
     assert done.status == 0, done.err
     result = json.loads(done.out)
@@ -310,11 +302,8 @@ def test_a_refused_call_leaves_the_lists_of_a_search_as_they_are(
 
 
 def test_encoders_whose_names_end_alike_are_cells_of_their_own(
-    vit: Vit, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    vit: Vit, command: tuple[str, ...], made: list[jobs.Job]
 ) -> None:
-    made: list[jobs.Job] = []
-    run = jobs.Job.run
-    monkeypatch.setattr(jobs.Job, "run", lambda job: (made.append(job), run(job))[1])
     encoders = [saved(Path(name, "best"), None, seed=i) for i, name in enumerate("ab")]
     words = [*command[:-2], *(f"--pretrained={place}" for place in encoders), "--run_dir=out"]
     assert vit(*words, *OPTIONS).status == 0

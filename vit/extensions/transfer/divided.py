@@ -25,6 +25,8 @@ from vit.writing import remove, write_json, write_text
 
 COMMAND = (sys.executable, "-m", "vit", "fit")
 POLL_SECONDS = 0.5
+Pair = tuple[Predictions, Predictions]
+"""Of two runs."""
 _INDEX_BITS = 40
 """Of an image in its set."""
 
@@ -109,7 +111,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Trial:
+class JobGroup:
     """Runs that are scored as one: those of each fold, or a single one."""
 
     jobs: Sequence[Job]
@@ -157,31 +159,33 @@ class Division:
         """Runs those of the shard that no other process runs, and waits for the others. Returns
         those that were not begun before `seconds` were used; what was begun is finished."""
         number, count = self.shard
-        parts, waiting = [at % count == number for at in range(len(jobs))], False
-        while left := [pair for pair in zip(jobs, parts, strict=True) if not pair[0].record]:
-            late = [job for job, here in left if not self._begun(job, seconds, here=here)]
-            if len(late) == len(left):
-                return late
-            if not any(job.record for job, _ in left):
-                if not waiting:
-                    names = some_of(job.folder.name for job, _ in left)
-                    say(f"waiting for another process: {names}")
-                waiting = True
-                time.sleep(POLL_SECONDS)
+        in_time, waiting = True, False
+        while left := [job for job in jobs if not job.record]:
+            for job in (job for job in jobs[number::count] if not job.record):
+                begun = job.log.is_file()
+                in_time = in_time and (begun or self.in_time(seconds))
+                if begun or in_time:
+                    self._run(job)
+            if any(job.record for job in left):
+                continue
+            in_time = in_time and self.in_time(seconds)
+            if not in_time and not any(job.log.is_file() for job in left):
+                return left
+            if not waiting:
+                say(f"waiting for another process: {some_of(job.folder.name for job in left)}")
+            waiting = True
+            time.sleep(POLL_SECONDS)
         return []
 
-    def _begun(self, job: Job, seconds: float, *, here: bool) -> bool:
-        """Runs a job if it is of this shard, and free; False for one that is too late."""
-        if not job.log.is_file() and not self.in_time(seconds):
-            return bool(job.record)
-        if here and (job.after is None or job.after.record):
+    def _run(self, job: Job) -> None:
+        """Runs a job that has not ended, unless another process does, or it has to wait."""
+        if job.after is None or job.after.record:
             with (
                 suppress(Timeout),
                 FileLock(self.cells / f"{job.folder.name}.lock", timeout=0),
             ):
                 if not job.record:
                     job.run()
-        return True
 
     def in_time(self, seconds: float) -> bool:
         """True until so many seconds are used by this command and by runs that have ended."""
@@ -229,7 +233,7 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     return Predictions(**{**whole, "indices": indices})
 
 
-def of_same_images(pairs: Sequence[tuple[Predictions, Predictions]]) -> list[Any]:
+def of_same_images(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs, with the images alone that all have, as a run may have skipped some."""
     shared = reduce(np.intersect1d, [answers.indices for pair in pairs for answers in pair])
 
@@ -239,7 +243,7 @@ def of_same_images(pairs: Sequence[tuple[Predictions, Predictions]]) -> list[Any
         arrays: dict[str, Any] = {n: v[rows] for n, v in every if isinstance(v, np.ndarray)}
         return replace(answers, **arrays)
 
-    return [tuple(map(cut, pair)) for pair in pairs]
+    return [(cut(before), cut(after)) for before, after in pairs]
 
 
 def covered(intervals: Sequence[tuple[float, float]]) -> float:

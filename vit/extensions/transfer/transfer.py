@@ -171,12 +171,10 @@ class Task:
             return Trial(lr=lr, seed=seed, score=None, reason=reason)
         summary = read_summary(folder)
         score = summary["metrics"][f"{split}/{row.metric}"]
-        say(
-            f"{row.data} {name}: {100 * score:.2f} % of {summary['images'][split]:,} {split} images"
-        )
-        if (
-            split == "val"
-        ):  # only its score is needed; the optimizer's state is larger than the model
+        count = summary["images"][split]
+        say(f"{row.data} {name}: {100 * score:.2f} % of {count:,} {split} images")
+        if split == "val":
+            # Only its score is needed; the optimizer's state is larger than the model.
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return Trial(
             lr=lr,

@@ -16,7 +16,7 @@ from vit.extensions.recipes.budget import seconds_of
 from vit.extensions.reports.run_list import read_history
 from vit.extensions.sources.digests import images_digest
 from vit.extensions.transfer import transfer
-from vit.extensions.transfer.divided import Division, Job, Trial, of_same_images
+from vit.extensions.transfer.divided import Division, Job, JobGroup, of_same_images
 from vit.extensions.transfer.search_images import PLAN, search_images
 from vit.extensions.tune.halving import SEEDS, Timing, planned, rungs, survivors
 from vit.extensions.tune.space import SPACE, Cell, Encoder, options, ordered, words
@@ -148,9 +148,9 @@ class Tuning:
         """Name -> cell, of all, in the order in which a plan takes them."""
         return ordered(self.encoders, self.seed)
 
-    def trial(self, name: str, steps: int) -> Trial:
+    def trial(self, name: str, steps: int) -> JobGroup:
         """The runs of a cell in a rung."""
-        return Trial([self.job(name, steps, part) for part in self.search])
+        return JobGroup([self.job(name, steps, part) for part in self.search])
 
     def job(self, name: str, steps: int, part: str = "", final: str = "", seed: int = 0) -> Job:
         """The run of a cell on a part of the search; `final`: its name as a final run, on test. A
