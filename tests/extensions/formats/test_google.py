@@ -200,7 +200,9 @@ def test_files_without_a_table_have_fixed_positions(tmp_path: Path) -> None:
     weights = vit_weights(**VARIANTS["average"], representation_size=WIDTH)
     del weights["Transformer/posembed_input/pos_embedding"]
     np.savez(tmp_path / "w.npz", **linen(weights))
-    model, _ = load_pretrained(tmp_path / "w.npz", image_size=32)
+    model, report = load_pretrained(tmp_path / "w.npz", image_size=32)
+    assert not report.notes
+    assert "224 pixels" in load_pretrained(tmp_path / "w.npz")[1].notes[0]
     y, x = np.mgrid[:4, :4]
     omega = 1 / 10_000.0 ** (np.arange(WIDTH // 4) / (WIDTH // 4 - 1))
     y, x = (axis.reshape(-1, 1) * omega for axis in (y, x))

@@ -338,6 +338,31 @@ def moco_v3(tmp: Path, *, average: bool = False) -> Saved:
     )
 
 
+def test_the_small_model_of_moco_v3_has_twelve_heads(tmp_path: Path) -> None:
+    """moco-v3/vits.py, vit_small; timm's has six."""
+    home = of_timm(1, embed_dim=384, num_heads=12, num_classes=0)
+    state = under("module.base_encoder.", home.state_dict())
+    state |= under("module.momentum_encoder.", home.state_dict())
+    path = saved(tmp_path / "vit-s.pth.tar", {"arch": "vit_small", "state_dict": state})
+    ours, report = load_pretrained(path)
+    assert any("12 is taken" in note for note in report.notes)
+    ours, home = ours.eval().double(), home.double()
+    assert_same(outputs(ours.features, (32, 32)), outputs(home.forward_features, (32, 32)))
+
+
+@pytest.mark.parametrize("side", [16, 48, 80])
+def test_positions_of_dino_are_resized_by_its_own_rule(side: int, tmp_path: Path) -> None:
+    """dino/vision_transformer.py, interpolate_pos_encoding: the size is 0.1 of a patch larger."""
+    path = dino(tmp_path).path
+    table = torch.load(path, weights_only=False)["teacher"]["backbone.pos_embed"]
+    ours, _ = load_pretrained(path, image_size=side)
+    patches, new = table[:, 1:].reshape(1, 4, 4, -1).movedim(3, 1), side // 8
+    scale = ((new + 0.1) / 4,) * 2
+    resized = nn.functional.interpolate(patches, scale_factor=scale, mode="bicubic")
+    expected = torch.cat([table[:, :1], resized.movedim(1, 3).flatten(1, 2)], 1)
+    torch.testing.assert_close(ours.state_dict()["pos_embed"], expected)
+
+
 def mae(tmp: Path) -> Saved:
     """mae/main_pretrain.py: the encoder, a mask token, and the decoder with its own table."""
     model, decoder = of_timm(1, num_classes=0), of_timm(2)

@@ -66,6 +66,8 @@ def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bo
     number = dict(FAMILIES["sizes"].values()).get(width)
     if width == 1536:
         number = 24 if scaled else None
+    if width == 384 and file.prefix.endswith(("base_encoder.", "momentum_encoder.")):
+        number = 12  # MoCo v3's ViT-S (vits.py), in its trainings
     if number is None:
         raise MissingFact(
             f"{file.path} does not say how many attention heads its width of {width} is divided "

@@ -86,6 +86,7 @@ class Google(Writable):
                 pool=("cls", "map") if config.class_token else ("gap", "map"),
                 class_token=ANY,
                 pos_embed=("learned", "sincos2d"),
+                image_size=ANY if config.pos_embed == "sincos2d" else [(config.size[0],) * 2],
                 pos_embed_class_slot=ANY,
                 representation_size=ANY,
                 activation=("gelu", "gelu_tanh"),
@@ -129,16 +130,17 @@ def _recognise_vit(file: WeightFile) -> Recognised:
         cached = lru_cache(maxsize=None)(file.read)
         file = WeightFile(path=file.path, shapes=shapes, read=cached)
     tensors, used = bound(file, rules)
+    # vit_jax squashes (input_pipeline.py); big_vision's sincos2d recipe crops 224 of 256.
     sincos = config.pos_embed == "sincos2d"
+    preprocess = Preprocess(image_size=config.size).to_dict() if sincos else squashed(config.size)
+    assumed = "no table of positions tells the size: 224 pixels, or give image_size=..."
     return Recognised(
         format="Google npz",
         config=config,
         tensors=tensors,
         used=used,
-        # vit_jax squashes (input_pipeline.py); big_vision's sincos2d recipe crops 224 of 256.
-        preprocess=Preprocess(image_size=config.size).to_dict()
-        if sincos
-        else squashed(config.size),
+        notes=[assumed] if sincos and "image_size" not in file.hints else [],
+        preprocess=preprocess,
     )
 
 

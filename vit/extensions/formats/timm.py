@@ -144,23 +144,19 @@ def _architecture(config: ViTConfig) -> str:
     }
     if distilled:
         project = "timm's distilled ViT"
-        expressed |= {"num_registers": (0,), "pos_embed_class_slot": (True,)}
-        expressed |= {"norm_after_pool": (False,), "pre_norm": (False,)}
+        expressed |= {"num_registers": (0,), "pos_embed_class_slot": (True,), "pre_norm": (False,)}
+        expressed["activation"] = ("gelu", "gelu_tanh", "quick_gelu")
+        expressed["norm_after_pool"] = (False,)
     if rotary:
         project = "timm's DINOv3"
         expressed |= {"rotary": ANY, "pool": ("cls", "gap", *headless), "stem_depths": (None,)}
         expressed |= {"distillation_token": (False,), "activation": ("gelu", "swiglu")}
-        expressed["pre_norm"] = (False,)
+        expressed |= {"pre_norm": (False,), "layer_norm_eps": (1e-5,)}
     if config.tower is not None:
         project, entry, values = timm_towers.entry_of(config.tower)
         check_expressed(project, config, "keep it --to native", **expressed | values)
         return entry
     check_expressed(project, config, "keep it --to native", **expressed)
-    if rotary and config.layer_norm_eps != 1e-5:
-        raise UserError(
-            f"timm's DINOv3 has norms with an epsilon of 1e-5, not {config.layer_norm_eps:g}; "
-            "keep it --to native"
-        )
     if rotary:
         return _DINOV3
     if distilled:
@@ -198,7 +194,7 @@ def _arguments(config: ViTConfig, architecture: str) -> dict[str, Any]:
         return arguments
     if config.tower is not None:
         return arguments | timm_towers.arguments(config, config.tower)
-    arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
+    arguments["no_embed_class"] = not config.num_position_slots or config.pos_embed == "sincos2d"
     if config.rotary is not None:
         return arguments | _arguments_of_dinov3(config, Rotary.of(config.rotary))
     return arguments | {

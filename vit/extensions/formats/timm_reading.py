@@ -225,8 +225,9 @@ def _positions(
 ) -> tuple[tuple[int, int], int, PosResize]:
     """Grid, prefix slots, and the rule for other grids."""
     resize: PosResize = "bicubic_antialias"
-    if "mask_token" in shapes and not registers:
-        resize = "bicubic_offset"  # dinov2's hub models without registers
+    of_dino = {"teacher", "student"} & {*file.prefix.split(".")} and "backbone." in file.prefix
+    if ("mask_token" in shapes or of_dino) and not registers:
+        resize = "bicubic_offset"  # DINO's trainings, and dinov2's hub models without registers
     input_size = families.described(file).get("input_size")
     size = tuple(input_size[1:]) if input_size else file.hints.get("image_size")
     img_size = families.arguments_of(file).get("img_size")
