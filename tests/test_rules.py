@@ -32,13 +32,13 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "weights": ({"models"}, 1_671),
     "data": (set(), 3_571),
     "inference": ({"data", "models", "weights"}, 465),
-    "training": ({"models", "weights"}, 2_667),
+    "training": ({"models", "weights"}, 2_665),
 }
 ROOMS["runs"] = (set(ROOMS), 2_511)
 ROOMS["cli"] = (set(ROOMS), 693)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_877}
-CORE_LINES = 15_207
+CORE_LINES = 15_205
 """Ceilings only fall. One is met by removing mechanisms, never by denser lines."""
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
@@ -97,6 +97,7 @@ EXTENSION_LINES = {
     "words": 450,
     "formats": 3_750,
     "evaluation": 2_400,
+    "compute": 1_975,
     "variants": 2_400,
     "serve": 677,
     "ssl": 1_000,

@@ -136,18 +136,22 @@ def test_a_run_on_a_tree_is_scored_by_level_and_answers_with_nodes(vit: Vit, pho
 
 
 @pytest.mark.parametrize(
-    ("epochs", "most", "taken", "option"),
+    ("epochs", "most", "taken", "stop", "option"),
     [
-        (-1, 30, 30, "--steps 60"),
-        (-1, 30, 3, "--steps 60"),  # ended by patience or a watch
-        (-1, -1, 7, "--steps 14"),
-        (4, -1, 40, "--epochs 8"),
-        (4, 30, 12, "--epochs 8"),
+        (-1, 30, 30, True, "--steps 60"),
+        (-1, 30, 3, True, ""),  # ended by a watch
+        (-1, -1, 7, False, "--steps 14"),
+        (4, -1, 40, False, "--epochs 8"),
+        (4, 30, 12, False, "--epochs 8"),
+        (4, -1, 20, SimpleNamespace(wait_count=2, patience=2), "--patience 4"),
+        (4, -1, 40, SimpleNamespace(wait_count=1, patience=2), "--epochs 8"),
     ],
 )
 def test_a_longer_run_is_asked_for_by_the_limit_that_there_is(
-    epochs: int, most: int, taken: int, option: str
+    epochs: int, most: int, taken: int, stop: Any, option: str
 ) -> None:
     trainer: Any = SimpleNamespace(max_epochs=epochs, max_steps=most, global_step=taken)
+    trainer.should_stop = stop is True
+    trainer.early_stopping_callbacks = [] if isinstance(stop, bool) else [stop]
     options: Any = SimpleNamespace(config={})
     assert limit_option(options, trainer) == option

@@ -208,6 +208,16 @@ def test_averaged_weights_are_what_is_scored_and_saved(vit: Vit, photos: Path) -
     assert json.loads((run / "summary.json").read_text())["checkpoint"]["weights"] == "ema"
 
 
+def test_the_last_step_is_validated_wherever_it_is_in_an_epoch(vit: Vit, photos: Path) -> None:
+    """An epoch has three steps. The weights of the lowest rate are not left out."""
+    args = ("--data.root", photos, *TINY, "--steps=4", "--run_dir=run")
+    assert vit("fit", "-c", "cifar10", *args).status == 0
+    rows = table(Path("run/metrics.csv"))
+    assert [row["step"] for row in rows if row["val/acc1"]] == ["2", "3"]
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["steps"] == 4 and summary["checkpoint"]["step"] in (3, 4)
+
+
 def test_fast_dev_run_leaves_nothing(vit: Vit, photos: Path) -> None:
     done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.fast_dev_run=true")
     assert done.status == 0, done.err

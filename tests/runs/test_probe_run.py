@@ -12,6 +12,7 @@ from tests.command import Vit, saved
 from vit.extensions.formats.convert import convert
 from vit.weights.native import save_native
 
+PARTS = ("weight", "bias")
 OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")
 
 
@@ -35,7 +36,13 @@ def test_the_head_is_fitted_and_the_rest_is_as_it_was(
         json.loads((p / "config.json").read_text())["preprocess"] for p in (run / "model", encoder)
     ]
     assert steps[0] == steps[1] and after["head.weight"].any()
-    assert json.loads((run / "summary.json").read_text())["steps"] == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["steps"] == 0
+    assert summary["trained_parameters"] == sum(after[f"head.{n}"].numel() for n in PARTS)
+    # The features have learned these images, and a score of them would be too good.
+    assert "left out of the fit" in done.err
+    again = vit("fit", "-c", "probe", "--data.root", photos, "--pretrained", run, *OPTIONS)
+    assert "fitted to the features of" in again.err and "left out of" not in again.err, again.err
 
 
 def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:
@@ -149,8 +156,12 @@ def test_a_head_of_other_classes_is_fitted_whatever_their_number(vit: Vit, photo
 
 @pytest.mark.parametrize(
     "option",
-    ["--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"],
+    [
+        *("--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"),
+        *("--patience=3", "--model.lora=4", "--model.learning.layer_decay=0.5"),
+    ],
 )
-def test_options_of_steps_are_refused(option: str, vit: Vit, photos: Path) -> None:
-    done = vit("fit", "-c", "probe", "--data.root", photos, option)
+@pytest.mark.parametrize("recipe", ["probe", "names"])
+def test_options_of_steps_are_refused(recipe: str, option: str, vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", recipe, "--data.root", photos, option)
     assert done.status == 2 and f"{option.partition('=')[0]} has no effect" in done.err

@@ -385,6 +385,14 @@ def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -
     more = (*frozen, "--run_dir=run", "--trainer.max_epochs=12", "--final_split=none")
     done = vit(*command, *more, "--patience=2")
     assert done.status == 0 and "stopped early: val/acc1" in done.err
+    assert "--run_dir run --patience 4" in done.out  # and not a limit, which has not ended it
+    best, last = (read_checkpoint(Path(f"run/checkpoints/{n}.ckpt")) for n in ("best", "last"))
+    assert best["global_step"] == last["global_step"]  # of equal scores the latest is kept
+    waits = [
+        {k: v["wait_count"] for k, v in file["callbacks"].items() if "wait_count" in v}
+        for file in (best, last)
+    ]
+    assert waits[0] == waits[1] and [*waits[0].values()] == [2]
     unfinished(Path("run"))  # killed after the stop
     done = vit(*command, *more, "--patience=2")
     assert done.status == 0 and len(logged(Path("run"))) == 3 * 3

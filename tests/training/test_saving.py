@@ -71,6 +71,10 @@ class Score(LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log(self.name, self.scores[self.current_epoch])
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        score = float(self.trainer.callback_metrics[self.name])
+        checkpoint["vit"] = {"metrics": {self.name: score}}
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -119,6 +123,29 @@ def test_a_run_that_was_moved_keeps_its_best_score(
     best = run(new, [0, 0, 0, 0.4], ckpt_path=new / "last.ckpt")
     assert "best score starts over" in capsys.readouterr().err
     assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 3
+
+
+def test_a_best_checkpoint_of_steps_that_were_lost_is_not_the_runs(
+    make_trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kill after a better validation than the last saved state knows."""
+
+    def run(scores: list[float], epochs: int, **options: Any) -> BestCheckpoint:
+        keep = BestCheckpoint(tmp_path, "val/acc1")
+        callbacks = [keep, LastCheckpoint(tmp_path)]
+        trainer = make_trainer(max_epochs=epochs, callbacks=callbacks)
+        trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]), **options)
+        return keep
+
+    run([0.5], 1)
+    before = (tmp_path / "last.ckpt").read_bytes()
+    run([0.5, 0.9], 2, ckpt_path=tmp_path / "last.ckpt")
+    (tmp_path / "last.ckpt").write_bytes(before)
+    capsys.readouterr()
+    best = run([0.5, 0.4, 0.6], 3, ckpt_path=tmp_path / "last.ckpt")
+    assert "was saved after the checkpoint that the run goes on from" in capsys.readouterr().err
+    assert float(best.best_model_score or 0) == pytest.approx(0.6)
+    assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 2
 
 
 class Validations(Callback):

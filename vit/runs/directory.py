@@ -188,8 +188,7 @@ def _numbered(options: Options, stack: ExitStack) -> Path:
                 unfinished = folder
         number += 1
     if unfinished is not None:
-        how = options.continuing(unfinished)
-        note(f"{unfinished} is an unfinished run with these options; {how}")
+        note(f"{unfinished} is unfinished, with these options; {options.continuing(unfinished)}")
     return folder
 
 

@@ -60,12 +60,7 @@ class Subject:
     """The runtime that computes in place of PyTorch."""
 
     def __init__(
-        self,
-        run: Path,
-        split: SplitName | None,
-        args: list[str],
-        *,
-        predicting: bool = False,
+        self, run: Path, split: SplitName | None, args: list[str], *, predicting: bool = False
     ) -> None:
         """Finds weights and images.
 

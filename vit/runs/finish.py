@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch import Trainer
+from torch import nn
 
 from vit.console import is_first_process
 from vit.data.module import ImageData
@@ -94,6 +95,7 @@ def _facts(
     seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), run.began, strict=True))
     peak = peak_memory(trainer.strategy.root_device)
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
+    trained = model if trainer.global_step else nn.ModuleList(model.model.head_layers)
     return {
         "command": shlex.join(["vit", "fit", *options.words.args])
         + (" # by vit.fit, with objects of Python" if options.objects else ""),
@@ -103,7 +105,7 @@ def _facts(
         "images_seen": data.consumed_samples,
         "steps": trainer.global_step,
         "epochs": math.ceil(data.consumed_samples / epoch),
-        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "trained_parameters": sum(p.numel() for p in trained.parameters() if p.requires_grad),
         "parameters": sum(p.numel() for p in model.model.parameters()),
         "model": model.model.config.to_dict(),
         "classes": data.classes,
@@ -186,18 +188,19 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
     run, images = shlex.quote(str(folder)), data.root or data.dataset
     other = options.objects or not (data.splits.test or data.splits.val)
     test = f"vit test {run} --data FOLDER" if other else f"vit test {run}"
-    train = f"vit fit --run_dir {run} {limit_option(options, trainer)}"
+    limit = limit_option(options, trainer)
+    train = f"vit fit --run_dir {run} {limit}"
     if options.objects:  # which a command cannot give
         train = f"vit fit --data FOLDER --pretrained {run}"
     elif images is not None and not (folder / "checkpoints").exists():  # the head alone is fitted
         share = options.config.data.splits.val_fraction  # which the default recipe has, too
         train = f"vit fit --data {shlex.quote(images)} --pretrained {run}"
         train += f" --data.splits.val_fraction {share}"
-    following = [test, train] if data.labelled or not trainer.should_stop else [test]
+    following = [test, train] if data.labelled or limit else [test]
     items = (data.splits.test or data.splits.val or data.splits.train).items
     if not data.labelled:
-        following[0] = f"vit knn {run} --data LABELLED"
-        following.insert(0, f"vit fit --data LABELLED --pretrained {run}")
+        labelled = f"vit fit --data LABELLED --pretrained {run}"
+        following[:1] = [labelled, f"vit knn {run} --data LABELLED"]
     elif isinstance(items, PathList):
         following.insert(0, f"vit classify {run} {shlex.quote(str(items[0]))}")
     page, contents = folder / "report.html", ("model/", "checkpoints/", "metrics.csv")
@@ -209,9 +212,15 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
 
 
 def limit_option(options: Options, trainer: Trainer) -> str:
-    """The option to raise for a longer run: the limit that ended this one."""
+    """The option to raise for a longer run: the limit that ended this one; "" where none did."""
+    stops = trainer.early_stopping_callbacks
+    if patience := [stop.patience for stop in stops if stop.wait_count >= stop.patience]:
+        return f"--patience {2 * max(patience)}"
     if options.config.get("model.schedule.length") is not None:
         return "--budget TIME"
-    if trainer.max_epochs == -1 or 0 < trainer.max_steps <= trainer.global_step:
+    limited = 0 < trainer.max_steps <= trainer.global_step
+    if trainer.should_stop and not limited:
+        return ""
+    if trainer.max_epochs == -1 or limited:
         return f"--steps {2 * max(trainer.max_steps, trainer.global_step)}"
     return f"--epochs {2 * (trainer.max_epochs or 1)}"

@@ -120,9 +120,9 @@ def _saying(run: RunDirectory, options: Options) -> Generator[None]:
             yield
     except Stopped as stop:
         stop.announced = True
-        how = "the same command continues it"  # perhaps on several machines
-        if not launched():
-            how = options.continuing(run.folder)
+        how = options.continuing(run.folder)
+        if launched() and options.config.resume == "auto":
+            how = "the same command continues it"  # perhaps on several machines
         saved = checkpoints(run.folder)
         say(f"stopped; {how}" if saved else "stopped before the first step: nothing to save")
         raise
@@ -133,8 +133,8 @@ def _say_why_it_ended(run: RunDirectory, options: Options, trainer: Trainer) -> 
         if stop.wait_count >= stop.patience:
             say(f"stopped early: {stop.monitor} not improved in {stop.patience} validations")
     if trainer.global_step == run.step:
-        longer = f"raise {limit_option(options, trainer)}"
-        remedy = "give other options and another --run_dir" if trainer.should_stop else longer
+        limit = limit_option(options, trainer)
+        remedy = f"raise it: {limit}" if limit else "give other options and another --run_dir"
         note(f"nothing is left to train at step {run.step}; {remedy}")
 
 

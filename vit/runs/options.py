@@ -28,7 +28,7 @@ from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.models.fields import changed
-from vit.recipes import DEFAULT_RECIPE, load_yaml
+from vit.recipes import DEFAULT_RECIPE, flat, load_yaml
 from vit.runs.following import TEACHER, fill_from_weights, followed
 from vit.runs.lineage import known_by
 from vit.runs.mistakes import check_given, explaining
@@ -183,8 +183,8 @@ class Options:
             return []
         if data.splits.val is None or self.config.trainer.limit_val_batches == 0:
             raise UserError(f"patience={patience} needs validation images; leave it out")
-        mode = "min" if "loss" in monitor else "max"
-        return [Patience(monitor, patience=int(patience), mode=mode)]
+        rule: Record = {"patience": int(patience), "mode": "min" if "loss" in monitor else "max"}
+        return [Patience(monitor, **rule, check_on_train_epoch_end=False)]  # before best.ckpt
 
     def recorded_text(self) -> str:
         """The configuration as YAML, without --run_dir and --resume, with absolute paths."""
@@ -273,6 +273,7 @@ def task_of(task: str) -> type[Module]:
 OF_STEPS = (
     *("trainer.max_epochs", "trainer.max_steps", "data.augment"),
     *("model.optimizer", "model.schedule", "model.mixing", "model.loss"),
+    *("model.adaptation", "model.learning", "patience"),
 )
 """Beginnings of options that only training steps read, but for class_weights of the loss."""
 
@@ -290,9 +291,9 @@ def _check_words(words: Words) -> None:
         )
     names = (n for n, text in words.typed.items() if n.startswith(OF_STEPS) and text != "-1")
     steps = (n for n in names if "class_weights" not in n and "schedule.length" not in n)
-    callbacks: list[object] = _as_list(words.values.get("trainer.callbacks"))
-    alone = {"class_path": "vit.LinearProbe", "init_args": {"alone": True}} in callbacks
-    if alone and (name := next(steps, None)):
+    recipe = dict(pair for layer in words.layers for pair in flat(layer))
+    values = [recipe.get(f) for f in ("trainer.max_steps", "model.optimizer.init_args.lr")]
+    if values == [1, 0] and (name := next(steps, None)):  # one step at most, and no rate
         raise UserError(
             f"{words.setters[name][0]} has no effect: the recipe fits a head in closed form and "
             "takes no step; leave it out, or choose -c finetune"

@@ -26,12 +26,8 @@ Module = NetworkTraining[Any, Any]
 """What a task trains."""
 
 SET_HERE = {
-    "barebones",
-    "default_root_dir",
-    "enable_checkpointing",
-    "model_registry",
-    "overfit_batches",
-    "use_distributed_sampler",
+    *("barebones", "default_root_dir", "enable_checkpointing", "model_registry"),
+    *("overfit_batches", "use_distributed_sampler"),
 }
 """Arguments that a run sets itself."""
 NOT_ZERO = (
@@ -146,15 +142,15 @@ def settle_batch(config: Namespace, recipes: list[Record], run: Path | None) -> 
 
 @contextmanager
 def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Generator[None]:
-    """Turns running out of memory into a UserError that names half the batch."""
+    """Turns running out of memory into a UserError that names half the batch, if it is even."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if not typed and "DefaultCPUAllocator" not in str(error):
             raise
-        size, remedy = data.batch_size, "choose a smaller model or image"
-        if size > 1:
+        size, remedy = data.batch_size, "choose a smaller batch, model or image"
+        if size % 2 == 0:
             twice = 2 * trainer.accumulate_grad_batches
             remedy = f"try --data.batch_size {size // 2}"
             if data.global_batch is None:

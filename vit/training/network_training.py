@@ -246,7 +246,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def on_train_batch_end(self, *_: object, **__: object) -> None:
         self.draws = None
         set_depth(self.model, None)
-        if self.schedule.cooldown_steps and 0 < self.trainer.max_steps <= self.trainer.global_step:
+        if 0 < self.trainer.max_steps <= self.trainer.global_step:
             self.trainer.should_stop = True  # with a validation, which max_steps alone leaves out
 
     def configure_optimizers(self) -> Any:

@@ -15,7 +15,7 @@ from vit.console import note
 from vit.errors import UserError
 from vit.signals import Stopped
 from vit.training.counted_data import counting_data
-from vit.weights.archives import LAST, check_archive, read_checkpoint
+from vit.weights.archives import LAST, read_checkpoint
 from vit.weights.sealed import write_torch
 
 Contents = dict[str, Any]
@@ -45,24 +45,20 @@ class BestCheckpoint(ModelCheckpoint):
 
     def load_state_dict(self, state_dict: Contents) -> None:
         """Restores the best score, also in a moved run: Lightning records absolute paths."""
-        best = state_dict["best_model_path"]
-        if not best:
-            super().load_state_dict(state_dict)
+        if not (best := state_dict["best_model_path"]):
             return
         assert self.dirpath is not None
-        file = Path(self.dirpath) / Path(best).name
+        file, score = Path(self.dirpath) / Path(best).name, state_dict["best_model_score"]
         try:
-            check_archive(file)
+            metrics = read_checkpoint(file, "meta")["vit"]["metrics"]
+            if metrics.get(self.monitor) != float(score):
+                raise UserError(f"{file} was saved after the checkpoint that the run goes on from")
         except (UserError, OSError) as error:
             note(f"{error}; the best score starts over from the next validation")
             return
-        moved = {
-            "dirpath": self.dirpath,
-            "best_model_path": str(file),
-            "kth_best_model_path": str(file),
-            "best_k_models": {str(file): state_dict["best_model_score"]},
-        }
-        super().load_state_dict({**state_dict, **moved})
+        self.best_model_path = self.kth_best_model_path = str(file)
+        self.best_model_score = self.kth_value = score
+        self.best_k_models = {str(file): score}
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         equal = current is not None and self.best_model_score == current

@@ -14,6 +14,7 @@ from tests.grouped import tuned
 from vit.errors import UserError
 from vit.extensions.adaptation.lora import LoRA, LoraLinear, merge_lora
 from vit.extensions.recipes.ema import EMA
+from vit.extensions.variants.convolutional_stem import BatchNorm
 from vit.fine_tuning import FIXED_SHARE, SHARES, steps_for
 from vit.training.callbacks import by_size
 from vit.training.callbacks.by_size import FineTuneBySize
@@ -96,7 +97,21 @@ def test_a_limit_of_the_run_wins(
     trainer = make_trainer(callbacks=[rule], **limit)
     trainer.fit(tuned(weights), make_data())
     assert trainer.global_step == limit.get("max_steps", 5)
-    assert rule.chosen["steps"] == (limit["max_steps"] if "max_steps" in limit else None)
+    assert rule.chosen["steps"] == trainer.global_step
+
+
+def test_statistics_of_a_batch_norm_are_averaged_with_the_weights(make_model: Any) -> None:
+    """Share 0 is the network before the first step."""
+    module = make_model()
+    module.stem = BatchNorm(3)
+    start = {name: value.detach().clone() for name, value in by_size._trained(module)}
+    module.stem(torch.rand(4, 3, 2, 2) + 1)
+    assert module.stem.running_mean.min() > 0
+    end = {name: value.detach().clone() for name, value in by_size._trained(module)}
+    for share in (0.0, 0.5, 1.0):
+        by_size._average(module, start, end, share)
+        expected = start["stem.running_var"].lerp(end["stem.running_var"], share)
+        torch.testing.assert_close(module.stem.running_var, expected)
 
 
 def test_random_first_weights_are_not_averaged(make_data, make_model, make_trainer) -> None:

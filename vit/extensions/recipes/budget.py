@@ -253,8 +253,6 @@ class Budget(Length):
             self._settle(trainer, step)
         elif step != trainer.max_steps and self._is_late(trainer, step):
             self._take(trainer, step, step)
-        if 0 < trainer.max_steps <= step:
-            trainer.should_stop = True  # with a validation, which max_steps alone leaves out
 
     def on_validation_start(self, *_: object, **__: object) -> None:
         self._validation_began = self.clock()

@@ -56,7 +56,6 @@ class FineTuneBySize(Callback):
         self.chosen = {
             "train_images": images,
             "val_images": validation,
-            "steps": trainer.max_steps if trainer.max_steps != -1 else None,
             "share": self._share,
         }
         rule = "the share of the last is chosen by validation loss"
@@ -91,6 +90,7 @@ class FineTuneBySize(Callback):
             shown = ", ".join(f"{share:.0%} {loss:.3f}" for share, loss in losses.items())
             say(f"by size: validation loss by share of the last step: {shown}")
         _average(pl_module, start, end, self._share)
+        self.chosen["steps"] = trainer.global_step
         pl_module.test_metrics.take(None)  # what was chosen for other weights
 
 
@@ -105,8 +105,10 @@ def _validation_loss(trainer: Trainer, module: ImageClassifier) -> float:
     return total / max(count, 1)
 
 
-def _trained(module: LightningModule) -> list[tuple[str, torch.nn.Parameter]]:
-    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+def _trained(module: LightningModule) -> list[tuple[str, Tensor]]:
+    """Parameters, and what a batch norm has measured with them."""
+    buffers = [(n, b) for n, b in module.named_buffers() if "running_" in n]
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad] + buffers
 
 
 @torch.no_grad()

@@ -109,7 +109,7 @@ class LinearProbe(Callback):
             heads.append(head)
         logits = [head.held_out for head in heads if head.held_out is not None]
         text = f"head: fitted to the features of {len(labels):,} images"
-        if logits and not known:  # which other fits may have seen
+        if logits and report and report.reinitialised and not known:  # else perhaps seen before
             kind = "labels right" if data.multilabel else "accuracy"
             share = max(head.accuracy(labels) for head in heads)
             text += f"; {kind} on images left out of the fit {share:.3f}"
