@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.command import Vit
 from tests.extensions.compute.conftest import shallow_candidate
 from vit import console
+from vit.extensions.adaptation.lora import add_lora
 from vit.extensions.compute.comparison import training_rows
 from vit.extensions.compute.table6 import AVERAGE, TABLE6
 from vit.extensions.compute.trainings import CostOptions
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model, model_config
+from vit.recipes import find_recipe, read_options
 from vit.weights.native import save_native
 
 TINY = ViTConfig(
@@ -179,6 +183,32 @@ def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None
     assert "pretrained weights, whose compute is not included" in vit("compare", "--runs", run).out
     frozen = a_run(tmp_path / "probe", model={"learning": {"freeze_backbone": True}})
     assert rows(vit, "--runs", frozen)[0]["exaflops"] < 0.5 * row["exaflops"]
+    lora = {"class_path": "vit.LoRA", "init_args": {"rank": 2}}
+    adapted = a_run(tmp_path / "lora", model={"adaptation": lora})
+    [of_lora] = rows(vit, "--runs", adapted)
+    network, counted = build_model(TINY), []
+    for rank in (0, 2):
+        if rank:
+            add_lora(network, rank)
+        with FlopCounterMode(display=False) as counter:  # attention on a CPU is left out of both
+            network(torch.zeros(1, 3, 16, 16)).sum().backward()
+        counted.append(counter.get_total_flops())
+    assert row["training_flops"] - of_lora["training_flops"] == counted[0] - counted[1] > 0
+    taught = a_run(tmp_path / "taught", model={"loss": {"teacher": {"class_path": "x"}}})
+    assert "passes of a teacher" in vit("compare", "--runs", taught).out
+
+
+def test_a_run_without_labels_is_counted_by_its_task(vit: Vit, tmp_path: Path) -> None:
+    """As its recipe is: three quarters of the patches are masked."""
+    [by_recipe] = rows(vit, "--recipe", "pretrain/mae_cifar10", "--images", "1280", "--epochs", "1")
+    content = read_options(find_recipe("pretrain/mae_cifar10"))
+    fields = content["model"]["architecture"]
+    config = model_config(content["model"].get("name") or "vit_ti16", image_size=32, **fields)
+    run = a_run(tmp_path / "mae", accuracy=None, **content)
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"model": config.to_dict()}))
+    [of_run] = rows(vit, "--runs", run)
+    assert of_run["training_flops"] == by_recipe["training_flops"]
 
 
 def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torchvision.models
 
 from tests.extensions.compute.conftest import shallow_candidate
 from tests.extensions.compute.formulas import multiply_adds
-from vit.extensions.compute.candidate import find_model
+from vit.extensions.compute.candidate import find_model, head_alone
 from vit.extensions.compute.flops import Work, counted
 from vit.models.zoo import ZOO, ModelConfig
 
@@ -72,8 +72,9 @@ def test_multiply_adds_are_those_that_torchvision_publishes(name: str, weights) 
 
 def test_a_probe_trains_its_head_alone() -> None:
     model = find_model("vit_ti16", None, 10)
-    assert model.probe.flops == model.work.flops
-    assert model.probe.training_flops == model.work.flops + 2 * 192 * 10
+    probe = model.adapted(head_alone)
+    assert probe.flops == model.work.flops
+    assert probe.training_flops == model.work.flops + 2 * 192 * 10
 
 
 def test_attention_counts_the_same_by_any_operator(monkeypatch: pytest.MonkeyPatch) -> None:

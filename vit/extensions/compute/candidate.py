@@ -1,8 +1,10 @@
 """A model to compare: ours or torchvision's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +23,17 @@ from vit.weights.pretrained import inspect_pretrained
 PREFIX = "torchvision/"
 SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 """torchvision's networks that need special losses for training."""
+
+
+Adapt = Callable[[Any], object]
+"""Leaves a part of a network to train, in place."""
+
+
+def head_alone(network: nn.Module) -> None:
+    """Freezes all but the head."""
+    network.requires_grad_(False)
+    for layer in getattr(network, "head_layers", []):  # torchvision's have none
+        layer.requires_grad_(True)
 
 
 @dataclass(frozen=True)
@@ -50,12 +63,9 @@ class Candidate:
         """Cost per image."""
         return counted(self.empty(), self.image_size, self.channels)
 
-    @cached_property
-    def probe(self) -> Work:
-        """Cost per image of a model whose head alone is trained, on a frozen backbone."""
-        network = self.empty().requires_grad_(False)
-        for layer in getattr(network, "head_layers", []):  # torchvision's have none
-            layer.requires_grad_(True)
+    def adapted(self, adapt: Adapt) -> Work:
+        """Cost per image of a model of which `adapt` leaves a part to train."""
+        adapt(network := self.empty())
         return counted(network, self.image_size, self.channels)
 
     def activations(self, precision: str, *, checkpointing: bool = False) -> Activations | None:

@@ -92,6 +92,14 @@ def training_rows(options: CostOptions) -> tuple[list[Row], list[str]]:
     )
     if any(row.get("pretrained") for row in rows):
         notes.append("A run started from pretrained weights, whose compute is not included.")
+    if any(training.step is not None for training, _ in named):
+        notes.append(
+            "Tasks without labels: all passes of a step for an image, such as those of crops, "
+            "decoders and teachers, half-way through the run. held: weights, gradients and AdamW's "
+            "moments; activations: kept for the backward pass on a GPU, in bf16."
+        )
+    if any(training.teacher for training, _ in named):
+        notes.append("The passes of a teacher (--teacher) are not included.")
     if device is not None:
         share = f"{options.utilisation or UTILISATION:.0%} (--utilisation)"
         peak = f"peak {device.tflops:,g} TFLOP/s of dense bf16 ({device.source})"
@@ -140,7 +148,7 @@ def _bill(options: CostOptions, training: Training, device: Device | None) -> Ro
     row = {"device": options.device, "utilisation": share, "flops_per_second": speed}
     row["device_days"] = hours / 24
     if (step := training.step) is not None and device.memory is not None:
-        row["largest_batch"] = step.activations.largest_batch(device.memory * GIB, step.held)
+        row["largest_batch"] = step.activations.largest_batch(int(device.memory * GIB), step.held)
     if options.price_per_hour is not None:
         row["cost"] = hours * options.price_per_hour
     return row

@@ -1,4 +1,5 @@
-"""Accelerators of devices.csv: dense bfloat16 peaks of data sheets, "with sparsity" halved."""
+"""Accelerators of devices.csv: dense bfloat16 peaks of data sheets, "with sparsity" halved, and the
+memory that PyTorch sees of them, less than a data sheet's."""
 
 import csv
 from pathlib import Path
@@ -13,12 +14,12 @@ class Device(NamedTuple):
 
     title: str
     tflops: float
-    memory: int | None
+    memory: float | None
     source: str
 
 
 with Path(__file__).with_name("devices.csv").open(newline="", encoding="utf-8") as _rows:
     DEVICES = {
-        name: Device(title, float(tflops), int(memory) if memory else None, source)
+        name: Device(title, float(tflops), float(memory) if memory else None, source)
         for name, title, tflops, memory, source in list(csv.reader(_rows))[1:]
     }

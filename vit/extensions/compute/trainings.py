@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from vit.data.catalog import CATALOG
 from vit.errors import UserError
 from vit.extensions.compute.candidate import (
     SHAPE,
+    Adapt,
     Candidate,
     describe,
     find_model,
     from_config,
+    head_alone,
     is_baseline,
 )
 from vit.extensions.compute.memory import TaskStep
@@ -23,6 +26,7 @@ from vit.models.fields import as_size
 from vit.models.zoo import canonical_name, config_from_dict, model_config
 from vit.recipes import find_recipe, read_options
 from vit.runs.records import read_summary
+from vit.tables import resolve
 from vit.weights.weight_file import read_json
 
 UNNAMED, USUAL = "vit_ti16", (224, 224)
@@ -63,17 +67,19 @@ class Training:
     """Images seen in total: epochs times images per epoch."""
     epochs: float | None = None
     """None if the length is given in steps or images."""
-    frozen: bool = False
-    """Only the head is trained, on a frozen backbone."""
+    adapt: Adapt | None = None
+    """None: the whole network is trained."""
+    teacher: bool = False
+    """A teacher, which is not counted, answers the images."""
     step: TaskStep | None = None
     """Of a task that is not classification."""
     point: Point | None = None
     """Its row of Table 6, if it has one."""
 
-    @property
+    @cached_property
     def image_flops(self) -> int:
         """Operations of a training step per image."""
-        work = self.model.probe if self.frozen else self.model.work
+        work = self.model.work if self.adapt is None else self.model.adapted(self.adapt)
         return work.training_flops if self.step is None else self.step.flops
 
     @property
@@ -124,19 +130,16 @@ def recipe_trainings(options: CostOptions) -> tuple[list[Training], list[str]]:
         compared = [find_model(name, size, num_classes, USUAL) for name in options.models]
     else:
         compared = [_recipe_model(recipe, model, size, num_classes)]
-    shared: dict[str, Any] = {"images": images, "epochs": epochs, "frozen": _frozen(model, trainer)}
-    trainings, task = [Training(model=each, **shared) for each in compared], content.get("task")
-    if task in (None, "classification"):
-        return trainings, notes
-    notes.append(
-        f"Task {task}: all passes of a step for an image, such as those of crops, decoders and "
-        "teachers, half-way through the run. held: weights, gradients and AdamW's moments; "
-        "activations: kept for the backward pass on a GPU, in bf16."
-    )
-    return [_of_task(task, training, content) for training in trainings], notes
+    return [_by(content, model=each, images=images, epochs=epochs) for each in compared], notes
 
 
-def _of_task(task: str, training: Training, content: dict[str, Any]) -> Training:
+def _by(content: dict[str, Any], **fields: Any) -> Training:
+    """A training by the options of a recipe or a run."""
+    model, trainer = (_group(content, name) for name in ("model", "trainer"))
+    teacher = bool((model.get("loss") or {}).get("teacher"))
+    training = Training(adapt=_adapted(model, trainer), teacher=teacher, **fields)
+    if (task := content.get("task")) in (None, "classification"):
+        return training
     if (config := training.model.config) is None:
         raise UserError(f"{training.model.name}: `vit fit` does not train it by task {task}")
     from vit.extensions.compute.steps import counted_step  # heavy: imports lightning
@@ -214,9 +217,13 @@ def _takes_no_step(trainer: dict[str, Any]) -> bool:
     return trainer.get("max_steps") == 1 and _calls(trainer, ".LinearProbe", ".NamedHead")
 
 
-def _frozen(model: dict[str, Any], trainer: dict[str, Any]) -> bool:
-    learning = model.get("learning") or {}
-    return bool(learning.get("freeze_backbone")) or _takes_no_step(trainer)
+def _adapted(model: dict[str, Any], trainer: dict[str, Any]) -> Adapt | None:
+    if (model.get("learning") or {}).get("freeze_backbone") or _takes_no_step(trainer):
+        return head_alone
+    if not (adaptation := model.get("adaptation")):
+        return None
+    module, _, name = adaptation["class_path"].rpartition(".")
+    return resolve(f"{module}:{name}")(**adaptation.get("init_args") or {}).apply
 
 
 def _train_images(recipe: str, data: dict[str, Any]) -> int:
@@ -256,6 +263,5 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
         "dataset": data.get("dataset"),
         "pretrained": model.get("pretrained") is not None,
     }
-    network = from_config(describe(config), config)
-    frozen = _frozen(model, {}) or not summary["images_seen"]
-    return Training(model=network, images=images, frozen=frozen), fields
+    training = _by(recipe, model=from_config(describe(config), config), images=images)
+    return (training if summary["images_seen"] else replace(training, adapt=head_alone)), fields
