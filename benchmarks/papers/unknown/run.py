@@ -29,10 +29,9 @@ from benchmarks.lib.harness import (
     run_fit,
     write_manifest,
 )
-from vit.confidence import cut
 from vit.console import Meter
 from vit.extensions.trust.rejection import choose
-from vit.extensions.trust.unknown import References, all_scores, class_by_class, unlikeness
+from vit.extensions.trust.unknown import References, all_scores, class_by_class, outside, unlikeness
 from vit.logistic import fit_head
 from vit.weights.pretrained import load_pretrained
 
@@ -115,8 +114,7 @@ def row(found: dict[str, Any], known: Tensor, head: Any, seed: int) -> dict[str,
     usual = all_scores(head(val[0]), val[0], references)
     scores = all_scores(logits, asked, references)
     scores["decision"] = unlikeness(scores, usual, choice.score)
-    of_val = unlikeness(usual, usual, choice.score).sort().values
-    answered = scores["decision"] <= cut(of_val, SHARE)
+    answered = ~outside(scores, usual, choice.score, SHARE)
     right, photo = logits.argmax(1) == truth, torch.arange(len(asked)) >= len(x)
     groups = {"known": truth >= 0, "left_out": (truth < 0) & ~photo, "photos": photo}
     result: dict[str, Any] = {"seed": seed, **vars(choice)}

@@ -115,13 +115,7 @@ def unlikeness(scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str)
     score that tells classes that resemble the known ones best may take a picture of something else
     for a sure one: the energy does (docs/trust.md). The distance does not.
     """
-    deciding = [name for name in SCORES if name in scores and name in (chosen, "mahalanobis")]
-    ranks = []
-    for name in deciding:
-        ordered = usual[name].sort().values
-        less = scores[name] - ROUNDING * ordered.abs().amax()
-        ranks.append(torch.searchsorted(ordered, less.contiguous()))
-    return torch.stack(ranks).amax(0) / len(usual[chosen])
+    return _ranks(scores, usual, chosen).amax(0) / len(usual[chosen])
 
 
 def outside(
@@ -130,10 +124,32 @@ def outside(
     """(n,) true for images less like the known classes than that share of the measured ones.
 
     The arguments are those of `unlikeness`. Of images like the measured ones at most 1 - share are
-    outside (split conformal prediction).
+    outside (split conformal prediction): the larger of two ranks is compared with that of each
+    measured image among all of them and the image itself.
     """
-    of_usual = unlikeness(usual, usual, chosen).sort().values
-    return unlikeness(scores, usual, chosen) > cut(of_usual, share, "unknown")
+    ranks, measured = _ranks(scores, usual, chosen), _ranks(usual, usual, chosen)
+    order = _order(ranks)
+    above = order > cut(_order(measured).sort().values, share, "unknown")
+    for image in above.nonzero().flatten().tolist():
+        among = measured + (measured >= ranks[:, image, None])  # one more where it comes before
+        above[image] = order[image] > cut(_order(among).sort().values, share, "unknown")
+    return above
+
+
+def _order(ranks: Tensor) -> Tensor:
+    """The larger rank of each image, `s n` -> float64 `n`; of equal ones the larger mean."""
+    return ranks.amax(0) + ranks.double().mean(0) / (1 + ranks.amax().clamp(min=1))
+
+
+def _ranks(scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str) -> Tensor:
+    """`s n`: how many of the measured images are more alike, by each of the deciding scores."""
+    deciding = [name for name in SCORES if name in scores and name in (chosen, "mahalanobis")]
+    ranks = []
+    for name in deciding:
+        ordered = usual[name].sort().values
+        less = scores[name] - ROUNDING * ordered.abs().amax()
+        ranks.append(torch.searchsorted(ordered, less.contiguous()))
+    return torch.stack(ranks)
 
 
 def class_by_class(labels: Tensor, seed: int) -> Tensor:
