@@ -1,13 +1,17 @@
-"""YAML: what is refused, with its line, and what is read as PyYAML reads it."""
+"""YAML: what is refused, with its line, and what is read as PyYAML reads it; runs in headers."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonargparse
 import pytest
 import yaml
 
 from vit.errors import UserError
-from vit.recipes import list_recipes, load_yaml, read_options
+from vit.recipes import find_recipe, list_recipes, load_yaml, read_options
+from vit.runs.directory import run_name
 
 REFUSED = [
     ("a: 1\nb: 2\na: 3", "f, line 3: not valid YAML: 'a' is given twice; keep one"),
@@ -75,3 +79,18 @@ def test_keys_are_text_as_it_is_typed(name: str) -> None:
 @pytest.mark.parametrize("text", ["1e-3", "1.5e3", "-2E+05", ".5", "7", "1.", "2024-01-01", "e3"])
 def test_numbers_and_dates_are_those_of_the_parser_of_options(text: str) -> None:
     assert repr(load_yaml(text, "f")) == repr(jsonargparse.get_loader("yaml")(text))
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_header_names_runs_that_commands_make(name: str) -> None:
+    """runs/NAME is where `vit fit -c RECIPE`, with or without images of the user's, trains."""
+
+    def made(recipe: str, root: str | None) -> str:
+        options: Any = SimpleNamespace(recipe=recipe, recipes=[read_options(find_recipe(recipe))])
+        options.config = SimpleNamespace(data=SimpleNamespace(root=root, dataset=None))
+        return run_name(options)
+
+    roots = (None, "imagenet21k", "my_photos", "FOLDER_OF_CLASSES")
+    runs = {made(recipe, root) for recipe in list_recipes() for root in roots}
+    header = re.findall(r"^#.*", find_recipe(name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert {*re.findall(r"\bruns/([\w.-]+)", "\n".join(header))} <= runs

@@ -110,6 +110,10 @@ OF = {"folds": "folds", "uncorrected": "folds", "pooled": "folds", "single": "si
 """Interval -> the accuracy that it is about."""
 
 
+def _inside(bounds: Sequence[Sequence[float]], values: Sequence[float]) -> int:
+    return sum(bool(low <= v <= high) for (low, high), v in zip(bounds, values, strict=True))
+
+
 def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Interval -> how often it holds its accuracy and the final run's, its mean width, and the mean
     and root mean square of score - accuracy, in points."""
@@ -119,10 +123,8 @@ def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
         true, final = ([row["true"][kind] for row in rows] for kind in (of, "final"))
         errors = [100 * (row[name]["score"] - value) for row, value in zip(rows, true, strict=True)]
         table[name] = {
-            "holds": sum(low <= v <= high for (low, high), v in zip(bounds, true, strict=True)),
-            "holds_final": sum(
-                low <= v <= high for (low, high), v in zip(bounds, final, strict=True)
-            ),
+            "holds": _inside(bounds, true),
+            "holds_final": _inside(bounds, final),
             "width": 100 * statistics.mean(high - low for low, high in bounds),
             "bias": statistics.mean(errors),
             "rms": math.sqrt(statistics.mean(error**2 for error in errors)),

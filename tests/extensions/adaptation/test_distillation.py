@@ -1,6 +1,7 @@
 """Distillation through a token: the losses, the teacher, and that both reach the training."""
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,15 +157,19 @@ def test_a_teacher_of_unknown_colours_is_refused_and_what_is_assumed_is_said(
 def test_the_teacher_teaches_the_second_head_alone(
     weights: Path, make_data, make_model, make_trainer, snapshot
 ) -> None:
-    # With all of the weight on the teacher, only its head, and what is below it, learns.
-    loss = Loss(teacher=Distillation(str(weights), alpha=1.0))
-    model = make_model(architecture=TOKEN, loss=loss)
+    # With almost all of the weight on the teacher its head, and what is below it, learns; with all
+    # of it the head of the labels, whose answers count half, would stay as it was.
+    loss = Loss(teacher=Distillation(str(weights), alpha=1 - 1e-9))
+    model = make_model(architecture=TOKEN, loss=loss, optimizer=partial(torch.optim.SGD, lr=0.1))
     before = snapshot(model.model)
     make_trainer(max_steps=3, limit_val_batches=0).fit(model, make_data())
     after = snapshot(model.model)
-    assert torch.equal(before["head.bias"], after["head.bias"])
+    torch.testing.assert_close(before["head.bias"], after["head.bias"])
     assert not torch.equal(before["head_dist.bias"], after["head_dist.bias"])
     assert set(model.state_dict()) == {f"model.{key}" for key in before}
+    model = make_model(architecture=TOKEN, loss=Loss(teacher=Distillation(str(weights), alpha=1.0)))
+    with pytest.raises(UserError, match="or alpha 1, or the token"):
+        make_trainer(max_steps=1, limit_val_batches=0).fit(model, make_data())
 
 
 def test_distillation_is_compiled_too(

@@ -137,6 +137,19 @@ def test_defaults_that_config_json_leaves_out_are_the_librarys() -> None:
         assert table == usual, model_type
 
 
+def test_the_older_description_of_a_tower_wins_as_at_home(tmp_path: Path) -> None:
+    """transformers takes its fields, and the library's defaults for those that it leaves out."""
+    of_vision = {**VISION, "hidden_act": "gelu", "layer_norm_eps": 1e-3}
+    older = {**VISION, "num_attention_heads": 2}
+    peer_of("CLIPModel", vision_config=of_vision).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"vision_config_dict": older}))
+    peer = transformers.CLIPModel.from_pretrained(tmp_path).eval()
+    assert peer.config.vision_config.hidden_act == "quick_gelu"
+    images = torch.randn(2, 3, SIDE, SIDE)
+    assert_equal(outputs(tmp_path, images), answer(peer, images))
+
+
 def test_files_of_transformers_4_have_a_constant_more(tmp_path: Path) -> None:
     peer = peer_of("CLIPModel", projection_dim=32)
     peer.save_pretrained(tmp_path)

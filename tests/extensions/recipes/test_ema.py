@@ -10,7 +10,9 @@ from safetensors.torch import load_file
 
 from tests.command import Vit, photos, saved, vit
 from vit.errors import UserError
+from vit.extensions.adaptation.distillation import Distillation
 from vit.extensions.recipes.ema import EMA
+from vit.training.losses import Loss
 
 __all__ = ["photos", "vit"]
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -164,3 +166,15 @@ def test_a_probe_keeps_the_head_that_it_has_fitted(vit: Vit, photos: Path) -> No
 def test_decay_is_checked() -> None:
     with pytest.raises(UserError, match=r"decay=1.0 must be in \[0, 1\)"):
         EMA(1.0)
+
+
+def test_features_of_a_teacher_are_refused(
+    make_model: Any, make_data: Any, make_trainer: Any
+) -> None:
+    """The projection of the features is made after the average."""
+    loss = Loss(teacher=Distillation("weights", features="cosine"))
+    trainer = make_trainer(max_steps=1, callbacks=[EMA(0.9)])
+    with pytest.raises(
+        UserError, match=r"vit\.EMA does not go with model\.loss\.teacher\.features"
+    ):
+        trainer.fit(make_model(loss=loss), make_data())

@@ -119,10 +119,11 @@ class Distillation(TeacherLoss):
         if self.kind == "auto":
             is_hard = self.has_token and self.temperature == 1 and not facts.multilabel
             self.kind = "hard" if is_hard else "soft"
-        if self.has_token and (self.features != "none" or self.kind == "none"):
+        if self.has_token and (self.features != "none" or self.kind == "none" or self.alpha == 1):
             raise UserError(
-                "a distillation token learns answers: leave model.loss.teacher.features out, or "
-                "the token (--model.architecture.distillation_token false)"
+                "a distillation token learns answers, and the class token labels: leave out "
+                "model.loss.teacher.features or alpha 1, or the token "
+                "(--model.architecture.distillation_token false)"
             )
         if self.kind == "hard" and facts.multilabel:
             raise UserError("kind=hard is for one label per image; use kind=soft, which auto is")

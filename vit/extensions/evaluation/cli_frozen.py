@@ -62,7 +62,8 @@ def bench_parser(command: str, description: str, *, cached: bool = True) -> OneL
         help="a data set by name, or a folder, CSV or Parquet file",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="folder for downloads")
-    parser.add_argument("--group", metavar="NAME", help="see vit fit --data.columns.group")
+    if cached:  # features, to which a head is fitted
+        parser.add_argument("--group", metavar="NAME", help="see vit fit --data.columns.group")
     return parser
 
 

@@ -152,6 +152,8 @@ def _described(file: WeightFile, *, is_clip: bool) -> JsonObject:
     epsilon by the user's word come first. MissingFact for a fact that nothing states."""
     described, hints = file.config.get("vision_config") or file.config, file.hints
     usual = HUGGING_FACE["towers"]["clip" if is_clip else "siglip"]
+    if is_clip and (older := file.config.get("vision_config_dict")):  # wins, with its defaults
+        described = {**described, **usual, **older}
     values = {**usual, **{k: v for k, v in described.items() if v is not None}}
     if not file.config:
         values = {"layer_norm_eps": usual["layer_norm_eps"]}

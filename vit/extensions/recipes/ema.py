@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from vit.errors import BELOW_ONE, check_range
+from vit.errors import BELOW_ONE, UserError, check_range
 from vit.training.parts import local
 
 
@@ -34,6 +34,11 @@ class EMA(WeightAveraging):
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        teacher = getattr(getattr(pl_module, "loss", None), "teacher", None)
+        if getattr(teacher, "features", "none") != "none":  # whose projection is made later
+            raise UserError(
+                "vit.EMA does not go with model.loss.teacher.features: leave one of them out"
+            )
         if stage == "fit" and isinstance(trainer.strategy, ModelParallelStrategy):
             # The module is whole until `configure_model`, and cannot be copied after it.
             tensors: Any = {id(p): nn.Parameter(p.to("meta")) for p in pl_module.parameters()}
