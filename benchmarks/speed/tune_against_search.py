@@ -1,10 +1,11 @@
 """`vit tune` against the default recipe, the grid of `vit transfer`, and a random search.
 
     python -m benchmarks.speed.tune_against_search --data cifar10/ --photos ANTS_AND_BEES \\
-        --weights DINOV2 --runs DIR [--budget 10m] [--toy]
+        --weights DINOV2 --runs DIR [--budget 10m] [--image-size 56] [--draws 3] [--toy]
 
 Three draws of each set: photos, of which the seed holds out test, and 20 and 200 images per class
-of CIFAR-10 (JPEG). The random search trains cells of the same space in full, in an order that the
+of CIFAR-10 (JPEG); all images at one size where `--image-size` names it. The grid is as long as the
+runs of `vit tune`. The random search trains cells of the same space in full, in an order that the
 seed draws, for as many CPU seconds of training as the cells of `vit tune` took, and compares them
 on the same val. Each method's choice is trained with three seeds; `difference` is that to the
 default's runs on test, by images, as `vit tune` prints it. `--toy`: one small set, one draw.
@@ -35,7 +36,7 @@ from vit.extensions.tune.space import Encoder, ordered, words
 from vit.weights.pretrained import inspect_pretrained
 
 VIT = (sys.executable, "-m", "vit")
-SEEDS, DRAWS = 3, 3
+SEEDS = 3
 SIZES = (20, 200)
 TESTS = 100
 """Test images per class of CIFAR."""
@@ -51,7 +52,7 @@ def cpu_seconds(runs: Sequence[Path]) -> float:
 def sources(options: Namespace) -> dict[str, tuple[int, str]]:
     """Name -> seed and images of each draw of each set."""
     found: dict[str, tuple[int, str]] = {}
-    for seed in range(1 if options.toy else DRAWS):
+    for seed in range(1 if options.toy else options.draws):
         for count in (4,) if options.toy else SIZES:
 
             def choose(_: int, name: str, paths: list[Path]) -> Any:
@@ -60,7 +61,7 @@ def sources(options: Namespace) -> dict[str, tuple[int, str]]:
             file: Path = options.runs / f"cifar10-{count}-draw{seed}.csv"
             draw_images(options.data, file, choose, 5 if options.toy else TESTS)
             found[file.stem] = seed, str(file)
-        if not options.toy:
+        if not options.toy and options.photos:
             found[f"photos-draw{seed}"] = seed, str(options.photos)
     return found
 
@@ -107,26 +108,35 @@ def searched(out: Path, shared: list[str], seed: int, options: Namespace, tune: 
     return runs
 
 
-def transferred(out: Path, shared: list[str], seed: int, options: Namespace) -> list[Path]:
-    """Final runs of `vit transfer`'s grid."""
+def transferred(
+    out: Path, shared: list[str], seed: int, options: Namespace, tune: Path
+) -> list[Path]:
+    """Final runs of `vit transfer`'s grid, each as long as the runs in `tune`."""
     data = f"set={shared[0].removeprefix('--data=')}"
-    steps = ["--steps", "3"] if options.toy else []
+    steps = ["--steps", json.loads((tune / "summary.json").read_text())["steps"]]
     command = [*VIT, "transfer", options.weights, "--data", data, "--seeds", SEEDS, "--out", out]
     timed([*command, *steps, "--", *shared[1:], f"--data.splits.seed={seed}"])
     return [out / "set" / f"seed-{s}" for s in range(SEEDS)]
 
 
 def main() -> None:
-    parser = arguments(__doc__, "data", "photos", "weights", "runs", quick=False)
+    parser = arguments(__doc__, "data", "weights", "runs", quick=False)
+    parser.add_argument("--photos", type=Path, help="class folders; left out where not given")
     parser.add_argument("--budget", default="10m")
+    parser.add_argument("--image-size", type=int, metavar="N", help="pixels of all images")
+    parser.add_argument("--draws", type=int, default=3, metavar="N")
     parser.add_argument("--toy", action="store_true", help="one small set, one draw")
     options = parser.parse_args()
     rows: Rows = []
     for name, (seed, data) in sources(options).items():
-        shared, out = [f"--data={data}", *(TOY if options.toy else ())], options.runs / name
+        sized = [f"--data.image_size={options.image_size}"] if options.image_size else []
+        shared = [f"--data={data}", *sized, *(TOY if options.toy else ())]
+        out = options.runs / name
         runs = tuned(out / "tune", shared, seed, options)
         runs["random search"] = searched(out / "random", shared, seed, options, out / "tune")
-        runs["grid of transfer"] = transferred(out / "transfer", shared, seed, options)
+        runs["grid of transfer"] = transferred(
+            out / "transfer", shared, seed, options, out / "tune"
+        )
         for row in against("default", runs):
             rows.append({"set": name, **row})
             print(rows[-1], file=sys.stderr)
