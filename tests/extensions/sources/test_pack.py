@@ -143,7 +143,50 @@ def test_what_is_read_back_otherwise_is_not_kept(
     monkeypatch.setattr(pack, "_write", rotting)
     with pytest.raises(UserError, match=r"train-00000.tar is read back otherwise"):
         packed(folder, tmp_path / "shards")
-    assert {path.name for path in (tmp_path / "shards").iterdir()} == {"classes.txt", "pack.json"}
+    assert {path.name for path in (tmp_path / "shards").iterdir()} == {"pack.json"}
+
+
+def test_numbers_are_read_by_the_list_beside_them_and_by_one_list(
+    tmp_path: Path, make_tree: MakeTree
+) -> None:
+    first = make_tree(tmp_path / "first", {"ant": 9, "bee": 9, "cat": 9})
+    second = make_tree(tmp_path / "second", {"bee": 9, "cat": 9})
+    (tmp_path / "packs").mkdir()
+    packed(first, tmp_path / "packs" / "train")
+    assert ImageData(root=str(tmp_path / "packs"), image_size=8).classes == ["ant", "bee", "cat"]
+    packed(second, tmp_path / "packs" / "val")
+    with pytest.raises(UserError, match=r"shards with different names in classes\.txt"):
+        _ = ImageData(root=str(tmp_path / "packs"), image_size=8).splits
+
+
+def test_a_pack_that_was_interrupted_is_not_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its test images may be missing, and others would be cut from train."""
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack, "range_loader", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        packed(folder, tmp_path / "shards")
+    monkeypatch.undo()
+    packed(folder, tmp_path / "whole")
+    shard = next((tmp_path / "whole").glob("train-*.tar"))
+    (tmp_path / "shards" / shard.name).write_bytes(shard.read_bytes())
+    with pytest.raises(UserError, match="is not packed to its end"):
+        _ = ImageData(root=str(tmp_path / "shards"), image_size=8).splits
+    packed(folder, tmp_path / "shards")
+    assert ImageData(root=str(tmp_path / "shards"), image_size=8).digests
+
+
+def test_what_is_left_out_is_said(
+    tmp_path: Path, make_tree: MakeTree, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_tree(tmp_path / "photos", {"cat": 12, "dog": 11})
+    (source / "cat" / "raw.cr2").write_bytes(b"1")
+    packed(source, tmp_path / "shards")
+    assert "left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.grouped import image_data
 from vit.data.decode import ImageError
 from vit.data.find import find_splits
 from vit.data.module import ImageData
-from vit.data.settings import ModelClasses, Reading, Splitting
+from vit.data.settings import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 from vit.extensions.sources import parquet
@@ -208,6 +208,15 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"train-00001-of-00002.parquet .*image.b"):
         splits_of(root)
+
+
+@pytest.mark.parametrize("option", ["path", "split"])
+def test_columns_of_lists_are_refused_beside_pictures(
+    option: str, folder: Path, tmp_path: Path
+) -> None:
+    columns = Columns(**{option: "other"})
+    with pytest.raises(UserError, match=rf"leave out data\.columns\.{option}='other'"):
+        splits_of(stored(folder, tmp_path / "data"), columns=columns)
 
 
 def test_lists_of_paths_stay_lists(folder: Path) -> None:

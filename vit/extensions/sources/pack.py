@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vit.console import Meter
+from vit.console import Meter, note
 from vit.data.catalog import data_set
 from vit.data.decode import NamedBytes, read
 from vit.data.find import check_source, find_splits
@@ -41,6 +41,7 @@ from vit.extensions.sources.digests import images_digest
 from vit.extensions.sources.opened import OpenedImages
 from vit.extensions.sources.shards import (
     CLASSES,
+    PLAN,
     SUFFIX,
     index_of,
     names_list,
@@ -48,7 +49,6 @@ from vit.extensions.sources.shards import (
 )
 from vit.writing import atomic, remove_orphans, write_bytes, write_json
 
-PLAN = "pack.json"
 MOST_IMAGES, MOST_BYTES = 10_000, 256 * 2**20
 """In a shard, about: the size of images is that of some."""
 QUALITY = 95
@@ -82,6 +82,8 @@ def pack(source: str, folder: Path, *, resize: int | None = None) -> list[Shard]
     dataset, whole = name if root is None else None, Splitting(val_fraction=0, test_fraction=0)
     check_source(dataset, root)
     splits = find_splits(dataset, root, Reading(cut=whole))
+    for text in splits.notes:
+        note(text)
     if splits.multilabel:
         raise UserError(f"{source} has several labels per image, and a shard one; keep the files")
     with sole_writer(folder / PLAN, str(folder)):
@@ -89,7 +91,7 @@ def pack(source: str, folder: Path, *, resize: int | None = None) -> list[Shard]
 
 
 def _pack(splits: Splits, folder: Path, resize: int | None) -> list[Shard]:
-    _begin(folder, splits, {"resize": resize})
+    names = _begin(folder, splits, {"resize": resize})
     shards = list(_shards(splits, folder, resize))
     lacking = [shard for shard in shards if not (shard.path.exists() and shard.index.exists())]
     total = sum(len(shard.images) for shard in shards)
@@ -97,11 +99,12 @@ def _pack(splits: Splits, folder: Path, resize: int | None) -> list[Shard]:
         meter.begin(total - sum(len(shard.images) for shard in lacking), total)
         for count in range_loader(partial(_write_shard, lacking, resize), len(lacking), 1):
             meter.advance(count)
+    write_bytes(folder / CLASSES, names)  # last: without it the shards are not read
     return shards
 
 
-def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
-    """Writes the plan and the classes, or compares them with those of an interrupted run."""
+def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> bytes:
+    """Writes the plan, or compares it with that of an interrupted run; the list of the classes."""
     names = names_list(splits.classes)
     for name, images in splits.present().items():
         plan[name] = images.digest(splits.classes)
@@ -119,7 +122,7 @@ def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
     if not file.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a new folder")
     write_json(file, plan)
-    write_bytes(folder / CLASSES, names)
+    return names
 
 
 def _shards(splits: Splits, folder: Path, resize: int | None) -> Iterator[Shard]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vit.console import note
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.settings import Reading
+from vit.data.settings import Columns, Reading
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.sources.addresses import (
@@ -148,6 +148,11 @@ def parquet_splits(
 ) -> dict[SplitName, ParquetImages]:
     """The pictures in files of Parquet that have been found, by their split; none of a split
     without labels (-1)."""
+    columns, usual = reading.columns, Columns()
+    for option in ("path", "split"):
+        if getattr(columns, option) != getattr(usual, option):
+            text = f"{root} has the pictures themselves, one set in each file"
+            raise UserError(f"{text}: leave out data.columns.{option}={getattr(columns, option)!r}")
     splits: dict[SplitName, ParquetImages] = {}
     for name, word in words_by_split(root, shards).items():
         column = reading.columns.label if reading.has_classes else None

@@ -14,12 +14,12 @@ from vit.data.settings import Reading
 from vit.data.sources import SPLIT_WORDS, PathList
 from vit.errors import UserError, some_of
 from vit.extensions.sources.addresses import reaching, words_by_split
-from vit.extensions.sources.shards import CLASSES, ShardImages, listed_names, load_indices
+from vit.extensions.sources.shards import CLASSES, PLAN, ShardImages, listed_names, load_indices
 
 
 def shard_parts(root: str, reading: Reading, shards: dict[str, list[str]]) -> Readers:
     """Reader of each split in shards of `find_shards`."""
-    names = _class_names(next(iter(shards.values()))[0])
+    names = _class_names(root, {os.path.dirname(file) for each in shards.values() for file in each})
     readers: Readers = {}
     for split, word in words_by_split(root, shards).items():
         above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
@@ -92,11 +92,22 @@ def _named(label: str, names: list[str], where: str) -> str:
     return label
 
 
-def _class_names(shard: str) -> list[str]:
-    """The names in the list beside a shard, or beside its split folder; none without a list."""
-    folder = os.path.dirname(shard)
-    if os.path.basename(folder).lower() in SPLIT_WORDS:
-        folder = os.path.dirname(folder)
-    with suppress(FileNotFoundError), reaching(f"{folder}/{CLASSES}") as (files, place):
-        return listed_names(files.cat_file(place))
+def _class_names(root: str, folders: set[str]) -> list[str]:
+    """The names in the lists of the shards' folders; none without a list. UserError where lists
+    differ, and for a folder whose packing was interrupted."""
+    lists = {tuple(_listed(folder)) for folder in folders} - {()}
+    if len(lists) > 1:
+        text = f"{root} has shards with different names in {CLASSES}, by which numbers are read"
+        raise UserError(f"{text}; pack their images together: vit data pack FOLDER NEW")
+    return [*next(iter(lists), ())]
+
+
+def _listed(folder: str) -> list[str]:
+    """The names in the list beside shards, or else beside their split folder."""
+    above = os.path.basename(folder).lower() in SPLIT_WORDS
+    for place in (folder, os.path.dirname(folder))[: 1 + above]:
+        with suppress(FileNotFoundError), reaching(f"{place}/{CLASSES}") as (files, path):
+            return listed_names(files.cat_file(path))
+    if os.path.exists(f"{folder}/{PLAN}"):
+        raise UserError(f"{folder} is not packed to its end: type the same `vit data pack` again")
     return []

@@ -47,7 +47,7 @@ from vit.extensions.sources.addresses import (
 from vit.extensions.sources.opened import distinct
 from vit.writing import atomic
 
-CLASSES, MIXED = "classes.txt", 8
+CLASSES, PLAN, MIXED = "classes.txt", "pack.json", 8
 SUFFIX = ".index.npz"
 COLUMNS = {"name": "S", "label": "S", "offset": "i", "size": "i", "digest": "u"}
 """Arrays of an index with a row for each image, and NumPy's kind of each."""
