@@ -90,7 +90,7 @@ PHOTO_MISTAKES = [
     ("--data.batch_size=auto", ["data.batch_size=auto", "CPU"]),
     ("--data.batch_size=5 --data.global_batch=12", ["global_batch=12", "batch_size=5"]),
     ("--patience=0", ["patience", "0"]),
-    ("--patience=3 --data.splits.val_fraction=0", ["patience=3 needs validation images"]),
+    ("--patience=3 --data.splits.val_fraction=0", ["patience=3 needs val/"]),
     ("--data.batch_size 1.5", ["data.batch_size: Expected a int", "1.5"]),
     ("--epochs 1.5", ["trainer.max_epochs: Expected a int Given value: 1.5"]),
     ("--cooldown 0", ["cooldown_steps=0 must be at least 1"]),

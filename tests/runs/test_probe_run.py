@@ -133,6 +133,22 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
     assert done.status == 0 and "new: 'any', 'red'" in done.err, done.err
 
 
+def test_a_class_with_one_image_tells_no_temperature(vit: Vit, photos: Path, encoder: Path) -> None:
+    """The head that is fitted without it does not know its class."""
+    root = Path("few")
+    for path in sorted(path for path in photos.rglob("*") if path.is_file()):
+        (place := root / path.parent.name / path.name).parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(path.read_bytes())
+    lone = min(root.iterdir())
+    for path in sorted(lone.iterdir())[1:]:
+        path.unlink()
+    data = ("--data.root", root, "--model.pretrained", encoder, *OPTIONS)
+    cut = "--data.splits.test_fraction=0"
+    done = vit("fit", "-c", "probe", *data, cut, "--final_split=none")
+    assert done.status == 0 and "no images to measure on" in done.err, done.err
+    assert "\ntemperature " not in done.err
+
+
 def test_a_head_of_other_classes_is_fitted_whatever_their_number(vit: Vit, photos: Path) -> None:
     """The data has three classes, too; Hugging Face's LABEL_0, LABEL_1 ... are no names."""
     model = package.create_model(pretrained=saved(Path("named"), ["a", "b", "c"]))

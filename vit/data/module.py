@@ -205,9 +205,7 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        root = (
-            isinstance(self.root, str) and quote(self.root) + " --labels tree" * self.tree
-        )
+        root = isinstance(self.root, str) and quote(self.root) + " --labels tree" * self.tree
         check = f"`vit data check {root} --fix LIST.csv` lists all of them, " if root else ""
         return f"{check}{self.skip_option} leaves such images out"
 

@@ -182,7 +182,7 @@ class Options:
         if (patience := self.config.patience) is None:
             return []
         if data.splits.val is None or self.config.trainer.limit_val_batches == 0:
-            raise UserError(f"patience={patience} needs validation images; leave it out")
+            raise UserError(f"patience={patience} needs val/ or --data.splits.val_fraction 0.1")
         rule: Record = {"patience": int(patience), "mode": "min" if "loss" in monitor else "max"}
         return [Patience(monitor, **rule, check_on_train_epoch_end=False)]  # before best.ckpt
 

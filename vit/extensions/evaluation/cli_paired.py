@@ -22,8 +22,8 @@ def compare_two(options: Namespace, first: Path, rest: list[str]) -> int:
     show(f"{what} on {result['images']:,} images of {result['split']}")
     for run, score in zip((a, b), result["scores"], strict=True):
         show(f"{run:{max(len(a), len(b))}}  {score:.4f}")
-    low, high = result["interval"]
-    show(f"difference {result['difference']:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}")
+    interval = "95 % interval {:+.2f} to {:+.2f}".format(*result["interval"])
+    show(f"second minus first {result['difference']:+.2f} points, {interval}")
     show(f"  by {result['method']}")
     if "p_value" in result:
         show(

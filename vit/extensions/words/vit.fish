@@ -586,7 +586,6 @@ complete -c vit -n '_shtab_vit_using robustness' -l precision -xka "float32 floa
 complete -c vit -n '_shtab_vit_using robustness' -l json -d 'print the result as JSON'
 complete -c vit -n '_shtab_vit_using robustness' -l data -xka "(__fish_complete_path (commandline -ct))" -d 'a data set by name, or a folder, CSV or Parquet file'
 complete -c vit -n '_shtab_vit_using robustness' -l data-dir -xka "(__fish_complete_path (commandline -ct))" -d 'folder for downloads'
-complete -c vit -n '_shtab_vit_using robustness' -l group -x -d 'see vit fit --data.columns.group'
 complete -c vit -n '_shtab_vit_using robustness' -l relative-to -xka "(vit completion runs weights; __fish_complete_path (commandline -ct))" -d 'divide by this model'"'"'s errors on the same pictures (ImageNet-C: by AlexNet'"'"'s)'
 complete -c vit -n '_shtab_vit_using robustness' -l limit -x -d 'images, drawn at random (default: all)'
 complete -c vit -n '_shtab_vit_using robustness' -l seed -x -d 'seed of generated pictures (default: 0)'

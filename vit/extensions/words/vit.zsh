@@ -671,7 +671,6 @@ _shtab_vit_robustness_options=(
   "--json[print the result as JSON]"
   "--data[a data set by name, or a folder, CSV or Parquet file]:X:_files"
   "--data-dir[folder for downloads]:DIR:_files"
-  "--group[see vit fit --data.columns.group]:NAME:"
   "--relative-to[divide by this model\'s errors on the same pictures (ImageNet-C\: by AlexNet\'s)]:MODEL:_vit_model"
   "--limit[images, drawn at random (default\: all)]:N:"
   "--seed[seed of generated pictures (default\: 0)]:N:"

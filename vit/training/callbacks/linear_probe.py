@@ -76,9 +76,10 @@ class LinearProbe(Callback):
         if trainer.is_global_zero:
             pairs = [*zip(layers, features, strict=True)]
             outputs = self.fit_layers(data, pl_module, pairs, labels, groups)
-            # Weights that name one of the classes may have been trained on these very images.
+            # Weights that name one of the classes may have been trained on these very images, and
+            # the one image of a class is no answer of a head that is fitted without it.
             unseen = report is not None and report.reinitialised and not report.known_rows
-            if outputs is not None and self.alone and unseen:
+            if outputs is not None and self.alone and unseen and min(data.splits.class_counts) > 1:
                 device = pl_module.device
                 pl_module.held_out = [(outputs.to(device), labels.to(device))]
         for layer, fitted in zip(network.head_layers, layers, strict=True):
