@@ -1,4 +1,4 @@
-"""The table of docs/folds.md."""
+"""The tables of docs/folds.md."""
 
 from typing import Any
 
@@ -13,6 +13,8 @@ NAMES = {
     "single": "one val of a fifth, Wilson's interval",
 }
 """Interval -> its name on the page."""
+FILES = {"coverage": "results", "twenty": "cifar_20"}
+"""Place on the page -> file of results."""
 
 
 def coverage(content: dict[str, Any]) -> str:
@@ -38,5 +40,10 @@ def coverage(content: dict[str, Any]) -> str:
     return table((*head, "root mean square", "width"), lines)
 
 
+def tables() -> dict[str, str]:
+    """Place on the page -> the table of a file of results."""
+    return {name: coverage(load(f"papers/folds/{file}")) for name, file in FILES.items()}
+
+
 if __name__ == "__main__":
-    raise SystemExit(generate(PAGE, filled(PAGE, coverage=coverage(load("papers/folds/results")))))
+    raise SystemExit(generate(PAGE, filled(PAGE, **tables())))
