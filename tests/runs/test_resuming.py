@@ -300,7 +300,7 @@ def test_a_new_run_names_the_one_that_could_go_on(
     shutil.move(unfinished(run), "runs/cifar10")
     done = vit(*command)
     assert done.status == 0 and Path("runs/cifar10-2/summary.json").is_file()
-    assert "runs/cifar10 is an unfinished run" in done.err
+    assert "runs/cifar10 is unfinished, with these options" in done.err
     assert "vit fit --run_dir runs/cifar10 continues it" in done.err
     assert "unfinished" not in vit(*command, "--seed_everything=5").err
 

@@ -39,6 +39,8 @@ BITS_APART = 6
 """Bits of 64 in which the hashes of copies differ at most; re-encoding changes two or so."""
 _ROWS = 64
 """Hashes that are compared with all at a time."""
+FEW = 20
+"""Training images of a class, fewer of which are a finding."""
 KINDS = {
     "unreadable": ("cannot be opened", "replace; --fix leaves them out"),
     "truncated": ("cut short", "copy again; --fix leaves them out"),
@@ -54,7 +56,7 @@ KINDS = {
     "huge": ("more than 50 megapixels", "make it smaller: it takes seconds to read"),
     "extension": ("another format than its name says", "fine here; other programs may fail"),
     "rotated": ("turned by its EXIF tag", "fine here; other programs may not turn it"),
-    "few": ("class with few training images", "add images, or join classes"),
+    "few": (f"class of under {FEW} training images", "five can do; more are better"),
     "names": ("class names of one spelling", "rename, if they are one class"),
 }
 """Kind of finding -> what it is, and what to do; the worst first."""
@@ -66,8 +68,6 @@ a Gaussian blur of two pixels."""
 BRIGHT, PLAIN = 40, 3.0
 """Lightest pixel of a small picture that is nearly black; deviation in one of one colour."""
 HUGE = 50_000_000
-FEW = 20
-"""Training images of a class, fewer of which are a finding."""
 FACTS = np.dtype(
     [
         *(("problem", object), ("digest", "S16"), ("height", "i4"), ("width", "i4")),
