@@ -88,6 +88,17 @@ def test_a_path_is_cut_as_by_the_commands(folder: Path, tmp_path: Path) -> None:
         assert both.test is None and len(both.train) == len(rows)
 
 
+def test_val_of_a_folder_with_splits_is_its_val(folder: Path, tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("val", 2), ("test", 1)):
+        for kind in sorted(path for path in folder.iterdir() if path.is_dir()):
+            (place := tmp_path / split / kind.name).mkdir(parents=True)
+            for path in sorted(kind.iterdir())[:count]:
+                (place / path.name).symlink_to(path)
+    splits = ImageData.of(folder, val=tmp_path, test=tmp_path).splits
+    assert splits.val is not None and splits.test is not None
+    assert len(splits.val) == 2 * len(splits.classes) == 2 * len(splits.test)
+
+
 def test_a_subset_of_torchvisions_is_labelled_by_its_list_after_a_look_at_some_images(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,9 @@ class OwnImages:
         """The images of a split, labelled by the classes of a model."""
         images, model = self.given[name], reading.model
         if _is_path(images):
-            splits = find_splits(None, os.fspath(images), reading)
+            inside = os.path.join(images, name)  # of a folder with splits that one, not its test
+            place = inside if os.path.isdir(inside) else os.fspath(images)
+            splits = find_splits(None, place, reading)
             return splits.get(splits.scored)
         assert model is not None
         return _Rows(name, images, reading, names).images(model)
