@@ -50,8 +50,8 @@ class BestCheckpoint(ModelCheckpoint):
         assert self.dirpath is not None
         file, score = Path(self.dirpath) / Path(best).name, state_dict["best_model_score"]
         try:
-            metrics = read_checkpoint(file, "meta")["vit"]["metrics"]
-            if metrics.get(self.monitor) != float(score):
+            metrics: Contents = read_checkpoint(file, "meta").get("vit", {}).get("metrics", {})
+            if metrics.get(f"{self.monitor}", float(score)) != float(score):
                 raise UserError(f"{file} was saved after the checkpoint that the run goes on from")
         except (UserError, OSError) as error:
             note(f"{error}; the best score starts over from the next validation")
