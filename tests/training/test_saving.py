@@ -3,6 +3,7 @@ import random
 import shutil
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +97,20 @@ def test_of_equal_scores_the_latest_is_the_best(
     assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
 
 
+def scored(make_trainer: Any, folder: Path, scores: list[float], **options: Any) -> BestCheckpoint:
+    """The best checkpoint of a run with these scores, one in each epoch."""
+    keep = BestCheckpoint(folder, "val/acc1")
+    trainer = make_trainer(max_epochs=len(scores), callbacks=[keep, LastCheckpoint(folder)])
+    trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]), **options)
+    return keep
+
+
 @pytest.mark.filterwarnings("error:.*dirpath has changed")
 @pytest.mark.parametrize("copied", [True, False])
 def test_a_run_that_was_moved_keeps_its_best_score(
     copied: bool, make_trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(folder: Path, scores: list[float], **options: Any) -> BestCheckpoint:
-        keep = BestCheckpoint(folder, "val/acc1")
-        callbacks = [keep, LastCheckpoint(folder)]
-        trainer = make_trainer(max_epochs=len(scores), callbacks=callbacks)
-        trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]), **options)
-        return keep
-
+    run = partial(scored, make_trainer)
     old, new = tmp_path / "old", tmp_path / "new"
     run(old, [0.9, 0.5])
     shutil.copytree(old, new)
@@ -130,19 +133,13 @@ def test_a_best_checkpoint_of_steps_that_were_lost_is_not_the_runs(
 ) -> None:
     """A kill after a better validation than the last saved state knows."""
 
-    def run(scores: list[float], epochs: int, **options: Any) -> BestCheckpoint:
-        keep = BestCheckpoint(tmp_path, "val/acc1")
-        callbacks = [keep, LastCheckpoint(tmp_path)]
-        trainer = make_trainer(max_epochs=epochs, callbacks=callbacks)
-        trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]), **options)
-        return keep
-
-    run([0.5], 1)
+    run = partial(scored, make_trainer, tmp_path)
+    run([0.5])
     before = (tmp_path / "last.ckpt").read_bytes()
-    run([0.5, 0.9], 2, ckpt_path=tmp_path / "last.ckpt")
+    run([0.5, 0.9], ckpt_path=tmp_path / "last.ckpt")
     (tmp_path / "last.ckpt").write_bytes(before)
     capsys.readouterr()
-    best = run([0.5, 0.4, 0.6], 3, ckpt_path=tmp_path / "last.ckpt")
+    best = run([0.5, 0.4, 0.6], ckpt_path=tmp_path / "last.ckpt")
     assert "was saved after the checkpoint that the run goes on from" in capsys.readouterr().err
     assert float(best.best_model_score or 0) == pytest.approx(0.6)
     assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 2

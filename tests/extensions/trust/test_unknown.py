@@ -102,6 +102,14 @@ def test_of_images_like_val_the_share_is_inside(share: float) -> None:
     assert trust.outside(*far, share, multilabel=False).all()
 
 
+def test_an_image_is_outside_or_not_whatever_its_batch() -> None:
+    usual, found = ({k: torch.from_numpy(RANDOM.normal(size=n)) for k in SCORES} for n in (40, 500))
+    whole = outside(found, usual, "energy", 0.9)
+    alone = [outside({k: v[i, None] for k, v in found.items()}, usual, "energy", 0.9)
+             for i in range(500)]  # fmt: skip
+    assert whole.any() and torch.equal(whole, torch.cat(alone))
+
+
 def test_few_measured_images_refuse_no_more_by_two_scores_than_the_share() -> None:
     """With 19 images the larger of two ranks among these alone refused 9.7 %, for 5."""
     draws, refused = 4_000, 0

@@ -128,17 +128,19 @@ def outside(
     measured image among all of them and the image itself.
     """
     ranks, measured = _ranks(scores, usual, chosen), _ranks(usual, usual, chosen)
-    order = _order(ranks)
-    above = order > cut(_order(measured).sort().values, share, "unknown")
+    most = measured.shape[1]
+    order = _order(ranks, most)
+    above = order > cut(_order(measured, most).sort().values, share, "unknown")
     for image in above.nonzero().flatten().tolist():
         among = measured + (measured >= ranks[:, image, None])  # one more where it comes before
-        above[image] = order[image] > cut(_order(among).sort().values, share, "unknown")
+        above[image] = order[image] > cut(_order(among, most).sort().values, share, "unknown")
     return above
 
 
-def _order(ranks: Tensor) -> Tensor:
-    """The larger rank of each image, `s n` -> float64 `n`; of equal ones the larger mean."""
-    return ranks.amax(0) + ranks.double().mean(0) / (1 + ranks.amax().clamp(min=1))
+def _order(ranks: Tensor, most: int) -> Tensor:
+    """The larger rank of each image, `s n` up to `most` -> float64 `n`; of equal ones the larger
+    mean."""
+    return ranks.amax(0) + ranks.double().mean(0) / (1 + most)
 
 
 def _ranks(scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str) -> Tensor:
