@@ -102,12 +102,14 @@ def test_of_images_like_val_the_share_is_inside(share: float) -> None:
     assert trust.outside(*far, share, multilabel=False).all()
 
 
-def test_an_image_is_outside_or_not_whatever_its_batch() -> None:
-    usual, found = ({k: torch.from_numpy(RANDOM.normal(size=n)) for k in SCORES} for n in (40, 500))
-    whole = outside(found, usual, "energy", 0.9)
-    alone = [outside({k: v[i, None] for k, v in found.items()}, usual, "energy", 0.9)
-             for i in range(500)]  # fmt: skip
-    assert whole.any() and torch.equal(whole, torch.cat(alone))
+@pytest.mark.parametrize("seed", range(8))
+def test_an_image_is_outside_or_not_whatever_its_batch(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    usual, found = ({k: torch.from_numpy(random.normal(size=n)) for k in SCORES} for n in (7, 60))
+    whole = outside(found, usual, "energy", 0.5)
+    images = ({k: v[i, None] for k, v in found.items()} for i in range(60))
+    assert whole.any()
+    assert torch.equal(whole, torch.cat([outside(image, usual, "energy", 0.5) for image in images]))
 
 
 def test_few_measured_images_refuse_no_more_by_two_scores_than_the_share() -> None:
