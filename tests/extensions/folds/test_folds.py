@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.metrics import average_precision_score, f1_score
 
 import vit as package
-from tests.command import Vit, coloured, table
+from tests.command import Vit, coloured, saved, table
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
 from vit.data.trained_on import TrainedOn
@@ -215,6 +215,16 @@ def test_images_that_the_weights_know_are_left_out_by_no_fold(vit: Vit, here: No
         len(left_out) == 15
         and "were in the training of first" not in done.err.split("no fold leaves them out")[1]
     )
+
+
+def test_folds_of_a_probe_take_no_step(vit: Vit, here: None) -> None:
+    options = ("--data", "photos", "--pretrained", saved(Path("encoder"), classes=None))
+    workers = "--data.loading.num_workers=0"
+    done = vit("folds", "-c", "probe", *options, "--run_dir=run", "--folds=3", workers)
+    assert done.status == 0, done.err
+    assert json.loads(Path("run/folds.json").read_text())["steps"] == 0
+    assert read_summary(Path("run"))["steps"] == 0
+    assert len(outputs(Path("run"))[1]) == read_summary(Path("run"))["images"]["train"]
 
 
 def test_test_is_scored_by_the_final_run_alone(finished: Path, vit: Vit) -> None:

@@ -95,12 +95,12 @@ class Folds:
         result = self._result()
         write_json(self.run / "plan.json", {**plan, "steps": result["steps"]})
         say("final run, on the images of all folds:")
-        steps = [f"--trainer.max_steps={result['steps']}", "--trainer.max_epochs=-1"]
+        length = [f"--trainer.max_steps={result['steps']}", "--trainer.max_epochs=-1"]
         callback = {"class_path": "vit.OutOfFold", "init_args": {"file": str(outputs.absolute())}}
-        more = ["--patience=null", "--final_split=test"]
-        more += [f"--trainer.callbacks+={json.dumps(callback)}"]
-        # A probe takes no step, and a limit of none would be refused.
-        closing = self._fit("split", self.run, *more, *(steps if result["steps"] else []))
+        more = ["--final_split=test", f"--trainer.callbacks+={json.dumps(callback)}"]
+        if result["steps"]:  # a probe takes none, and refuses options of steps
+            more += [*length, "--patience=null"]
+        closing = self._fit("split", self.run, *more)
         result |= self._of_final()
         write_json(self.run / RESULT, result)
         return result, closing
