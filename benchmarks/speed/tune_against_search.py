@@ -1,7 +1,8 @@
 """`vit tune` against the default recipe, the grid of `vit transfer`, and a random search.
 
     python -m benchmarks.speed.tune_against_search --data cifar10/ --photos ANTS_AND_BEES \\
-        --weights DINOV2 --runs DIR [--budget 10m] [--image-size 56] [--draws 3] [--toy]
+        --weights DINOV2 --runs DIR [--budget 10m] [--image-size 56] [--draws 3] \\
+        [--per-class 20 200] [--toy]
 
 Three draws of each set: photos, of which the seed holds out test, and 20 and 200 images per class
 of CIFAR-10 (JPEG); all images at one size where `--image-size` names it. The grid is as long as the
@@ -37,7 +38,6 @@ from vit.weights.pretrained import inspect_pretrained
 
 VIT = (sys.executable, "-m", "vit")
 SEEDS = 3
-SIZES = (20, 200)
 TESTS = 100
 """Test images per class of CIFAR."""
 TOY = ("--trainer.accelerator=cpu", "--data.loading.num_workers=0")
@@ -53,7 +53,7 @@ def sources(options: Namespace) -> dict[str, tuple[int, str]]:
     """Name -> seed and images of each draw of each set."""
     found: dict[str, tuple[int, str]] = {}
     for seed in range(1 if options.toy else options.draws):
-        for count in (4,) if options.toy else SIZES:
+        for count in [4] if options.toy else options.per_class:
 
             def choose(_: int, name: str, paths: list[Path]) -> Any:
                 return {"train": shuffled(paths, f"{seed} {name}")[:count]}  # noqa: B023
@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--budget", default="10m")
     parser.add_argument("--image-size", type=int, metavar="N", help="pixels of all images")
     parser.add_argument("--draws", type=int, default=3, metavar="N")
+    parser.add_argument("--per-class", type=int, nargs="+", default=[20, 200], metavar="N")
     parser.add_argument("--toy", action="store_true", help="one small set, one draw")
     options = parser.parse_args()
     rows: Rows = []

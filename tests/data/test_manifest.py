@@ -187,7 +187,7 @@ def test_empty_cells_at_the_end_of_a_row_are_none(photos):
 def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "bytes.csv").write_bytes(b"path,label\n\xff\xfe\x00\n")
     for name, message in {
-        "bytes.csv": "not CSV in UTF-8",
+        "bytes.csv": "not in UTF-8",
         "gone.csv": r"cannot read .*gone\.csv: No such file",
     }.items():
         with pytest.raises(UserError, match=message):

@@ -78,9 +78,11 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
                     yield line, row
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        where = f"{path} is not CSV in UTF-8 in the row that begins in line {line + 1}"
-        raise UserError(f"{where}: {error}; check its quotes and encoding") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not in UTF-8: {error}; save it as 'CSV UTF-8'") from error
+    except csv.Error as error:
+        where = f"{path} is not CSV in the row that begins in line {line + 1}"
+        raise UserError(f"{where}: {error}; check its quotes") from error
 
 
 class Listing:
@@ -197,9 +199,9 @@ class Listing:
         rows = np.flatnonzero(self.splits == SPLITS.index(split))
         paths = self.names.select(rows, root=self.table.folder)
         if missing := missing_files(paths):
-            name, hint = paths.name(missing[0]), similar_file(paths[missing[0]])
+            name = paths.name(missing[0])
             what = f"names {name!r}, which is no file below {paths.root}"
-            what += f" ({len(missing):,} are missing){hint}"
+            what += f" ({len(missing):,} are missing){similar_file(name, paths.root)}"
             raise self._mistake(int(self.numbers[rows[missing[0]]]), what)
         entries, model = self.entries[rows], self.reading.model
         if self.reading.has_classes and not (self.multilabel or (model and model.multilabel)):

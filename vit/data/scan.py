@@ -62,17 +62,14 @@ def image_files(folder: str, *, arrays: bool = False) -> Iterator[str]:
         yield from (os.path.join(folder, path, name) for name in images)
 
 
-def similar_file(path: str) -> str:
-    """'; did you mean 'a/b.jpg'?', or "": a file of that path but for letters' case, the extension,
-    or a backslash between folders."""
+def similar_file(path: str, root: str) -> str:
+    """'; did you mean 'a/b.jpg'?', or "": a file below `root` of that path but for letters' case,
+    the extension, or a backslash between folders."""
     folder, name = os.path.split(path.replace("\\", "/"))
-    names = [entry.name for entry in entries(folder)] if os.path.isdir(folder) else []
-    alike = [each for each in names if _stem(each) == _stem(name)]
-    return f"; did you mean {os.path.join(os.path.basename(folder), alike[0])!r}?" if alike else ""
-
-
-def _stem(name: str) -> str:
-    return os.path.splitext(name)[0].lower()
+    place, stem = os.path.join(root, folder), os.path.splitext(name)[0].lower()
+    names = [entry.name for entry in entries(place)] if os.path.isdir(place) else []
+    alike = [each for each in names if os.path.splitext(each)[0].lower() == stem]
+    return f"; did you mean {os.path.join(folder, alike[0])!r}?" if alike else ""
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:

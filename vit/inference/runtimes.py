@@ -33,7 +33,7 @@ def open_export(
     path: str | Path, precision: Precision = "float32", engine: str = "torch"
 ) -> "Classifier":
     """The classifier in an exported file. UserError as of an Opener."""
-    openers, path = rows("engines"), Path(path)
+    openers, path = rows("engines"), Path(path).expanduser()
     if path.suffix.lower() not in openers:
         raise UserError(f"{path} is no exported model: its name ends in none of {[*openers]}")
     opener: Opener = resolve(openers[path.suffix.lower()])

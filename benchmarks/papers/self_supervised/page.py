@@ -92,7 +92,8 @@ def equal_time(content: dict[str, Any]) -> str:
     text = (
         f'The encoder of "In miniature" below, {s["batch"]} images of CIFAR-10 (JPEG) per step. '
         f"`dino_toy`, with two global and two local crops, learns {steps:,} steps; the others as "
-        f"many as fit into its CPU time, on one thread of a shared {cpus(rows)}. Accuracy in % on "
+        "many as two short trainings predict for its CPU time (last column: what they took), on "
+        f"one thread of a shared {cpus(rows)}. Accuracy in % on "
         f"{s['test_per_class'] * 10:,} test images from the frozen class token or the mean of the "
         "patches, which MAE and masked patches have for a class token, too, "
         f"with the labels of 10 % of train: {s['neighbours']} neighbours, and logistic "

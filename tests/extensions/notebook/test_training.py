@@ -157,6 +157,8 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
             {"data": ".", "model": torch.nn.Linear(1, 1)},
             "model is a Linear; give options, such as model=",
         ),
+        ({"data": ".", "augment": True}, "augment is a bool; give a function"),
+        ({"data": ".", "pretrained": False}, "leave --pretrained out"),
     ],
 )
 def test_objects_that_cannot_be_used_are_one_line(
@@ -170,6 +172,8 @@ def test_a_run_is_opened_by_the_text_of_its_path(vit_command: Vit) -> None:
     Path("runs/photos-probe").mkdir(parents=True)
     Path("runs/photos-probe/summary.json").write_text('{"metrics": {"test/acc1": 0.5}}')
     assert vit.Run("runs/photos-probe").metrics == {"test/acc1": 0.5}  # pyright: ignore
+    with pytest.raises(UserError, match=r"split='foo' is unknown; choose train \| val \| test"):
+        vit.Run("runs/photos-probe").test(split="foo")  # pyright: ignore
     with pytest.raises(UserError, match=r"runs/photos-prob has no summary.*mean 'photos-probe'\?"):
         _ = vit.Run("runs/photos-prob").summary  # pyright: ignore
     Path("a.jpg").touch()

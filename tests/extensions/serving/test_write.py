@@ -291,9 +291,10 @@ def test_a_missing_runtime_is_named(
 
 
 def test_an_exported_file_is_neither_exported_again_nor_computed_by_another_engine(
-    exported: Path, tmp_path: Path
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for source in (exported, vit.load(exported)):
+    monkeypatch.setenv("HOME", str(exported.parent))
+    for source in (exported, vit.load(f"~/{exported.name}")):
         with pytest.raises(UserError, match="exported already"):
             vit.export(source, tmp_path / "again.xml")
     with pytest.raises(UserError, match="leave --engine"):

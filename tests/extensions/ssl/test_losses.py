@@ -149,6 +149,15 @@ def test_sinkhorn_of_large_logits_does_not_overflow() -> None:
     )
 
 
+def test_sinkhorn_at_a_low_temperature_leaves_no_prototype_out() -> None:
+    cosines = torch.full((8, 16), -0.2) + 0.05 * normal(0, 8, 16)
+    cosines[:, :2] = 0.9
+    shares = sinkhorn(cosines.float(), 0.008)
+    assert shares.dtype == torch.float32
+    expected = loops.sinkhorn(cosines.double(), 0.008)
+    torch.testing.assert_close(shares.double(), expected, rtol=1e-4, atol=1e-9)
+
+
 def update(centre: Centre, logits: Tensor) -> None:
     centre.add(logits)
     centre.move()

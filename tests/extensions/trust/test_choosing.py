@@ -188,6 +188,8 @@ def test_without_val_half_of_train_measures_a_probe_alone(vit: Vit, photos: Path
     options = ("--data", photos, "--pretrained", weights, "--data.batch_size=8")
     options += ("--data.loading.num_workers=0",)
     assert vit("fit", "-c", "probe", *options, "--run-dir=run").status == 0
+    measured = Trust.read(Path("run/model"))
+    assert measured is not None and measured.usual is not None
     done = vit("trust", "run", "--json")
     assert done.status == 0, done.err
     shown, stored = json.loads(done.out), Trust.read(Path("run/model"))
@@ -200,6 +202,10 @@ def test_without_val_half_of_train_measures_a_probe_alone(vit: Vit, photos: Path
     assert stored is not None and stored.neighbours is not None and stored.usual is not None
     assert len(stored.neighbours) == shown["train_images"]
     assert stored.usual.shape == (3, shown["images"])
+    # The values of heads that were fitted without the image, in the order of the final head.
+    ordered, n = measured.usual[0].sort().values, shown["images"]
+    middles = [ordered[int((i + 0.5) / n * len(ordered))] for i in range(n)]
+    assert stored.usual[0].sort().values.tolist() == middles
 
     tuned = vit("fit", "-c", "finetune", *options, "--steps=2", "--run-dir=tuned")
     assert tuned.status == 0, tuned.err

@@ -50,7 +50,7 @@ class NamedHead(LinearProbe):
             return
         names = {"names": pl_module.classes, "templates": self.templates}
         model, named = load_named(report.source, **names, image_size=config.size)
-        say("\n".join(named.lines()))
+        say("\n".join(["the texts of the names are the head instead:", *named.lines()]))
         pl_module.model = model.train(pl_module.model.training)
 
     @override

@@ -10,7 +10,8 @@ from vit.runs.short_names import Words
 
 EPILOG = """\
 The runs must be of one architecture and of the same images and classes, such as fits from the same
-pretrained weights with other seeds or learning rates. Fits from random weights seldom average well.
+pretrained weights with other learning rates, or with other seeds and one --data.splits.seed. Fits
+from random weights seldom average well.
 
 example:
   vit average runs/a runs/b runs/c --out soup

@@ -150,8 +150,8 @@ def _check_same(a: Subject, of_a: Weights, b: Subject, of_b: Weights) -> None:
     if other or here[0] != here[1] or not same_images(*sets):
         raise UserError(
             f"{a.run} and {b.run} have other {', '.join(other or ['val'])} images; average runs "
-            "of the same images and splits, such as those of other learning rates or seeds "
-            "(--data.splits.seed is that of the splits)"
+            "of the same images and splits, such as those of other learning rates, or of other "
+            "seeds with one --data.splits.seed"
         )
 
 

@@ -9,7 +9,7 @@ import os
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import blake2b
 from io import BytesIO
@@ -244,7 +244,10 @@ def file_findings(pictures: Pictures) -> Iterator[Finding]:
         assert pictures.groups is not None
         detail = f"most of {pictures.groups.name(image)!r} is in {SPLITS[whole[image]]}"
         yield Finding(kind="divided", subject=names.name(image), image=image, detail=detail)
-    for name, count in zip(pictures.classes, pictures.splits.class_counts, strict=False):
+    train = pictures.splits.train
+    usable = train.select(np.flatnonzero(pictures.opened[: len(train)]))
+    counts = replace(pictures.splits, train=usable).class_counts
+    for name, count in zip(pictures.classes, counts, strict=False):
         if count < FEW:
             yield Finding(kind="few", subject=name, detail=f"{count} images")
     for spellings in same_spelling(pictures.classes):

@@ -25,12 +25,9 @@ def compare_two(options: Namespace, first: Path, rest: list[str]) -> int:
     interval = "95 % interval {:+.2f} to {:+.2f}".format(*result["interval"])
     show(f"second minus first {result['difference']:+.2f} points, {interval}")
     show(f"  by {result['method']}")
-    if "p_value" in result:
-        show(
-            f"{result['gained']:,} images are named rightly by the second alone, "
-            f"{result['lost']:,} by the first alone: p = {result['p_value']:.2g} (McNemar's exact "
-            "test)"
-        )
+    if "gained" in result:
+        alone = "named rightly by the second alone: {gained:,} images; by the first alone: {lost:,}"
+        show(alone.format_map(result))
     better, worse = (b, a) if result["difference"] > 0 else (a, b)
     no = "no difference is seen: the images are too few, or the runs are equally good"
     show(f"{better} is better than {worse}" if result["differ"] else no)

@@ -17,7 +17,6 @@ from vit.extensions.sources.digests import same_images
 from vit.runs.evaluate import Subject
 from vit.runs.predictions import Predictions
 
-SIGNIFICANT = 0.05
 RESAMPLES, SEED = 1_000, 0
 """Of the bootstrap."""
 
@@ -26,8 +25,8 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
     """The scores of two runs in JSON types, on one process; `split` and `args` as of `Subject`.
 
     `difference` and its 95 % `interval` are the points by which the second run is higher. `differ`:
-    chance alone is no likely reason, by McNemar's exact test of the accuracies, or by the interval
-    of the mean average precisions of several labels per image.
+    the interval does not hold 0. `p_value`, of one label per image, is that of McNemar's exact
+    test, which is stricter.
 
     UserError for other classes or other images, before anything is scored.
     """
@@ -57,10 +56,10 @@ def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
     """Difference of the second answers to the first and its certainty, as of `compare`."""
     row = mean_difference([(first, second)])
     low, high = row["interval"]
-    shared = {"difference": row["points"], "interval": [low, high]}
+    shared = {"difference": row["points"], "interval": [low, high], "differ": not low <= 0 <= high}
     if first.multilabel:
         method = f"paired bootstrap, {RESAMPLES:,} draws of the images, seed {SEED}"
-        return {**shared, "method": method, "differ": not low <= 0 <= high}
+        return {**shared, "method": method}
     pair = paired(first.hits(), second.hits())
     return {
         **shared,
@@ -68,7 +67,6 @@ def difference(first: Predictions, second: Predictions) -> dict[str, Any]:
         "gained": pair.gained,
         "lost": pair.lost,
         "p_value": pair.p_value,
-        "differ": pair.p_value < SIGNIFICANT,
     }
 
 

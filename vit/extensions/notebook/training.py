@@ -13,6 +13,7 @@ from vit.errors import UserError, did_you_mean_beside
 from vit.extensions.reports.run_list import read_history
 from vit.inference.answers import Prediction
 from vit.inference.classifier import Classifier, load
+from vit.preprocessing import check_choice
 from vit.runs.records import read_summary
 from vit.synonyms import Missing
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from vit.data.sources import SplitName
     from vit.extensions.notebook.program_options import ProgramOptions
     from vit.inference.classifier import Pictures
-    from vit.runs.short_names import Words
     from vit.training.network_training import NetworkTraining
 
 
@@ -73,9 +73,12 @@ class Run:
 
         A note says how many of the images the weights were trained on.
         """
+        from vit.data.sources import SPLITS
         from vit.runs.evaluate import Subject  # heavy: imports lightning
         from vit.runs.short_names import Words
 
+        if split is not None:
+            check_choice("split", split, SPLITS)
         options = Words([] if data is None else ["--data", str(data)]).written
         with signals.handled():
             return Subject(self.path, split, options).evaluate()[1]
@@ -161,7 +164,13 @@ def _options(
     from vit.data.sources import SPLIT_WORDS
     from vit.extensions.notebook.program_options import ProgramOptions
     from vit.recipes import flat
+    from vit.runs.short_names import Words
+    from vit.synonyms import in_our_words
 
+    if augment is not None and not callable(augment):
+        kind = type(augment).__name__
+        raise UserError(f"augment is a {kind}; give a function: RGB image -> RGB image")
+    callbacks = [callbacks] if isinstance(callbacks, Callback) else callbacks
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise UserError(f"callbacks has a {type(callback).__name__}; give Lightning's")
@@ -184,18 +193,10 @@ def _options(
                 "your own module by Lightning's Trainer with vit.ImageData"
             ) from error
         arguments.append(f"--{name}={text}")
-    words = _words(arguments)
-    return ProgramOptions(words, images=images, callbacks=callbacks, augment=augment)
-
-
-def _words(arguments: list[str]) -> "Words":
-    """The words of options, perhaps of other packages."""
-    from vit.runs.short_names import Words
-    from vit.synonyms import in_our_words
-
+    objects: dict[str, Any] = {"images": images, "callbacks": callbacks, "augment": augment}
     try:
-        return Words(arguments)
-    except UserError:
+        return ProgramOptions(Words(arguments), **objects)
+    except UserError:  # perhaps by words of other packages
         if (ours := in_our_words(["fit", *arguments])) is None:
             raise
-        return Words(ours[1:])
+        return ProgramOptions(Words(ours[1:]), **objects)

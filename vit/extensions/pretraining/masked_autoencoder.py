@@ -1,10 +1,8 @@
 """Masked autoencoders: most patches are left out, and a small decoder paints them (MAE).
 
 "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377); facebookresearch/mae,
-models_mae.py. Cost with 75 % masked, counted operations of a training step: 1 / 2.35 of that of an
-encoder that sees mask tokens (ViT-B/16), 1 / 3.23 (L/16), 1 / 3.6 (H/14).
-Shapes: b batch, n patches, m masked patches an image, k kept ones, p prefix tokens, d width of the
-decoder, o = 3 * side * side pixels of a patch.
+models_mae.py. Shapes: b batch, n patches, m masked patches an image, k kept ones, p prefix tokens,
+d width of the decoder, o = 3 * side * side pixels of a patch.
 """
 
 from dataclasses import replace

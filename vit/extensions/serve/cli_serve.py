@@ -117,11 +117,10 @@ def _server(options: argparse.Namespace) -> Any:
     options.threads = options.threads or torch.get_num_threads()
     model = ModelThread(classifier, options.batch, options.wait_ms / 1000, options.threads)
     model.warm_up()
-    used = memory_field("/proc/self/status", "VmRSS") or 0
-    most = used + 2 * options.queue * options.max_bytes  # a form, and its parts
-    memory = f"memory: {used / 2**30:.1f} GB, with requests up to {most / 2**30:.1f} GB"
-    say(f"{classifier.runtime or 'PyTorch'} on {device}, batches of {options.batch}; {memory}")
     service = Service(model, options)
+    used = (memory_field("/proc/self/status", "VmRSS") or 0) / 2**30
+    where = f"{classifier.runtime or 'PyTorch'} on {device}"
+    say(f"{where}, batches of {options.batch}; memory: {used:.1f} GB before the first request")
     config = uvicorn.Config(
         Guard(service.application, options, service.metrics.add_request),
         http=partial(TimedProtocol, read_timeout=options.read_timeout),  # pyright: ignore

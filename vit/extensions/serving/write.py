@@ -121,7 +121,9 @@ def destination(path: Path, format: str | None, overwrite: bool) -> tuple[Path, 
     files += [path.with_suffix(".bin")] if format == "openvino" else []
     existing = [file for file in files if file.exists()]
     if existing and not overwrite:
-        raise UserError(f"{existing[0]} is there already; give another name, or overwrite it")
+        raise UserError(
+            f"{existing[0]} is there already; give another name, or overwrite it (--overwrite)"
+        )
     writable(path.parent, "the folder")
     return path, format
 

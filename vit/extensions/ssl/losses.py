@@ -86,14 +86,14 @@ def sinkhorn(
 ) -> Float[Tensor, "m k"]:
     """Probabilities with equal shares of all prototypes, as far as `rounds` of Sinkhorn-Knopp bring
     them (SwAV, arXiv:2006.09882), over the samples of all processes."""
-    scaled = at_least_float32(logits) / temperature
+    scaled = logits.double() / temperature  # in float32 no exp would be left of a far prototype
     # A factor common to all samples makes no difference.
     largest = scaled.amax() if len(scaled) else scaled.new_full((), -torch.inf)
     shares = (scaled - reduced(largest, dist.ReduceOp.MAX)).exp()
     for _ in range(rounds):
         shares = shares / (reduced(shares.sum(0)) * shares.shape[1])
         shares = shares / shares.sum(1, keepdim=True)
-    return shares
+    return shares.to(at_least_float32(logits).dtype)
 
 
 class Centre(nn.Module):

@@ -58,12 +58,15 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
             )
         classifier.to("cuda" if torch.cuda.is_available() else "cpu")
         # A head on features that were not trained has been measured without val.
-        frozen = before.images > 0 and not args and "val" not in (summary.get("splits") or {})
+        frozen = before.images > 0 and not args and summary["steps"] == 0
+        frozen = frozen and "val" not in (summary.get("splits") or {})
         train, held_out, where = _parts(run, data, classifier, halves=frozen)
         known = train.features, train.labels
         choice = choose(known, (held_out.features, held_out.labels), data.seed)
         references = References.of(*known, data.seed)
         usual = all_scores(held_out.logits, held_out.features, references)
+        if frozen and before.usual is not None:
+            usual["energy"] = _as_spread(usual["energy"], before.usual[0])
         trust = replace(
             before,
             unknown=choice.score,
@@ -71,7 +74,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
             **vars(references),
         )
         trust.write(run / "model")
-    shares = None  # of images that the head was fitted to, which it answers too well
+    shares = None  # of images that the head was fitted to, of which it names more rightly
     if not frozen:
         wrong = held_out.logits.argmax(1) != held_out.labels
         shares = accuracies(unlikeness(usual, usual, choice.score), wrong)
@@ -83,6 +86,17 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
         "accuracies": shares,
         "file": str(run / "model" / TRUST),
     }
+
+
+def _as_spread(energies: Tensor, held_out: Tensor) -> Tensor:
+    """The energies (n,) in their order, with the values of `held_out` (m,).
+
+    A head gives lower ones to images that it was fitted to than to others like them; `held_out`
+    are by heads that were fitted without their image.
+    """
+    ranks = energies.argsort(stable=True).argsort()
+    places = (2 * ranks + 1) * len(held_out) // (2 * len(energies))
+    return held_out.sort().values[places]
 
 
 def _parts(

@@ -48,8 +48,7 @@ def _show(chosen: dict[str, Any]) -> None:
     compared = f"compared with {chosen['train_images']:,} training images"
     others = f"{chosen['images']:,} other {chosen['measured_on']}"
     if chosen["accuracies"] is None:
-        show(f"{compared}, by {others}, to which the head was fitted: they tell no accuracy,")
-        show("and more new images are refused than asked for, the more the fewer these are")
+        show(f"{compared}, by {others}, to which the head was fitted: they tell no accuracy")
     else:
         show(f"{compared}; of {others}, the most alike first:")
         show("  answered, %   accuracy, %")
