@@ -202,7 +202,7 @@ def test_a_time_that_start_up_uses_is_refused(run) -> None:
 def test_a_time_that_ends_before_the_length_is_known_is_said(run, capsys) -> None:
     trainer, _, budget, _, _ = run("30s", step=lambda _: 4.0)
     assert budget.settled == [(trainer.global_step, trainer.global_step)]
-    text = f"training ends after {trainer.global_step} steps before its length was settled"
+    text = f"training ends after {trainer.global_step} steps (too few to settle a length)"
     assert text in capsys.readouterr().err
 
 

@@ -77,6 +77,7 @@ def test_a_run_without_a_finished_model_is_refused(tmp_path: Path) -> None:
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "last.ckpt").touch()
     (run / "config.yaml").touch()
+    (run / "first_batch.npz").touch()  # a finished first batch, which is no model
     for reader in (identity, open_weights):
         with pytest.raises(UserError, match=r"without a finished model.* --run_dir '.*my run'"):
             reader(run)

@@ -48,8 +48,8 @@ def fit(options: Options) -> tuple[RunDirectory, str]:
     """
     with RunDirectory.open(options) as run:
         if run.finished and run.checkpoint is None:
-            told = finish_rest(run.folder)
-            return run, f"{told}\n{run.folder} is finished; to train on, raise --epochs or --steps"
+            told = f"{finish_rest(run.folder)}\n{run.folder} is finished; to train on, raise"
+            return run, f"{told} --epochs or --steps (a probe takes no steps)"
         data = options.data
         if run.checkpoint is not None:  # cut as it was then
             data.unseen_by(known_by(run.checkpoint, before=True))

@@ -8,6 +8,7 @@ of the task, and Lightning's Trainer.
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -270,12 +271,11 @@ def task_of(task: str) -> type[Module]:
     return resolve(tasks[task])
 
 
-OF_STEPS = (
-    *("trainer.max_epochs", "trainer.max_steps", "data.augment"),
-    *("model.optimizer", "model.schedule", "model.mixing", "model.loss"),
-    *("model.adaptation", "model.learning", "patience"),
+OF_STEPS = re.compile(
+    r"(--)?(trainer\.max_(epochs|steps)|data\.(augment|pseudo)|patience|model\.("
+    r"optimizer|schedule(?!\.length)|mixing|loss(?!\.class_weights)|adaptation|learning))"
 )
-"""Beginnings of options that only training steps read, but for class_weights of the loss."""
+"""Beginnings of options that only training steps read."""
 
 
 def _check_words(words: Words) -> None:
@@ -289,8 +289,7 @@ def _check_words(words: Words) -> None:
             f"--model.name beside the recipe's own {', '.join(sorted(sizes))} would change the "
             "name alone; add --model.architecture null, or sizes"
         )
-    names = (n for n, text in words.typed.items() if n.startswith(OF_STEPS) and text != "-1")
-    steps = (n for n in names if "class_weights" not in n and "schedule.length" not in n)
+    steps = (n for n, text in words.typed.items() if OF_STEPS.match(n) and text != "-1")
     recipe = dict(pair for layer in words.layers for pair in flat(layer))
     values = [recipe.get(f) for f in ("trainer.max_steps", "model.optimizer.init_args.lr")]
     if values == [1, 0] and (name := next(steps, None)):  # one step at most, and no rate

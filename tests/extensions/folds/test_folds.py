@@ -227,6 +227,51 @@ def test_folds_of_a_probe_take_no_step(vit: Vit, here: None) -> None:
     assert len(outputs(Path("run"))[1]) == read_summary(Path("run"))["images"]["train"]
 
 
+def test_several_labels_of_which_each_image_has_one_are_listed_as_such(
+    vit: Vit, here: None
+) -> None:
+    rows = ["path,red,blue"]
+    for path in sorted(Path("photos").rglob("*.jpg")):
+        rows.append(f"{path},{int(path.parent.name == 'red')},{int(path.parent.name == 'blue')}")
+    Path("ones.csv").write_text("\n".join(rows))
+    options = ("--data=ones.csv", "--run_dir=run", "--folds=3", "--trainer.max_epochs=1")
+    done = vit("folds", "-c", "small.yaml", *options)
+    assert done.status == 0, done.err
+    cells = {row["label"] for row in table(Path("run/splits.csv"))}
+    assert cells == {"red|", "blue|", ""} and extra(Path("run"))["multilabel"]
+
+
+@pytest.fixture
+def another(finished: Path, vit: Vit) -> Iterator[Path]:
+    """The finished `run`, of which a test may change anything, in its folder."""
+    run, whole = finished / "run", finished / "whole"
+    os.chdir(finished)
+    shutil.copytree(run, whole)
+    yield run
+    shutil.rmtree(run)
+    whole.rename(run)
+
+
+def test_a_final_run_that_is_trained_on_is_no_run_of_its_folds(another: Path, vit: Vit) -> None:
+    steps = 2 * read_summary(another)["steps"]
+    done = vit("fit", "--run_dir=run", "--steps", steps)
+    assert done.status == 0 and "and this is another" in done.err
+    assert "no images to measure on" in done.err and "temperature" not in extra(another)
+    result = (another / "folds.json").read_bytes()
+    again = vit("folds", *OPTIONS, "--folds=3")
+    assert again.status == 2 and f"was trained on to {steps} steps" in again.err
+    assert (another / "folds.json").read_bytes() == result
+
+
+def test_folds_that_are_killed_are_no_ordinary_run(another: Path, vit: Vit) -> None:
+    for name in ("model", "checkpoints", "folds/3"):
+        shutil.rmtree(another / name)
+    for name in ("summary.json", "out_of_fold.csv"):
+        (another / name).unlink()
+    done = vit("fit", "--run_dir=run")
+    assert done.status == 2 and "repeat the `vit folds` of this run" in done.err, done.err
+
+
 def test_test_is_scored_by_the_final_run_alone(finished: Path, vit: Vit) -> None:
     os.chdir(finished)
     for fold in (1, 2, 3):
@@ -289,6 +334,8 @@ def test_folds_that_are_killed_end_in_the_same_weights(finished: Path) -> None:
         (("--final_split=val",), "--final_split: `vit folds` sets it for each run; remove it"),
         (("--budget=1m",), "--model.schedule.length: `vit folds` sets it"),
         (("--data.splits.val_fraction=0.2",), "--data.splits.val_fraction: `vit folds` sets it"),
+        (("--cooldown=2",), "--model.schedule.cooldown_steps: `vit folds` sets it"),
+        (("--trainer.fast_dev_run=1",), "--trainer.fast_dev_run: `vit folds` sets it"),
         (("more",), "'more' is not an option"),
         (("--fold=3",), "there is no option --fold"),
         (("--data=digits",), "these are no files, but in shards or in memory"),

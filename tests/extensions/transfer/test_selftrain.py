@@ -212,6 +212,7 @@ MISTAKES = [
     (["--students=vit_ti16,vit_ti16,vit_ti16,vit_ti16"], ["--students has 4 names"]),
     (["--students=bit_r50x1"], ["student 1 bit_r50x1", "or name a recipe in --students"]),
     (["--students=seed.yaml"], ["--students seed.yaml changes the labelled images"]),
+    (["--students=probe"], ["student 1 probe", "has no effect"]),
     (["--run_dir=x"], ["--run_dir", "sets it for each run"]),
     (["--data.pseudo.ratio=1"], ["--data.pseudo.ratio", "sets it for each run"]),
     (["--model.loss.kind=bce"], ["model.loss.kind=bce", "--hard"]),

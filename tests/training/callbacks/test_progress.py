@@ -31,6 +31,23 @@ def test_a_pipe_gets_a_line_every_tenth_of_the_tightest_budget(
     assert "epoch 4/" in lines[-1] and "ETA 0:00" in lines[-1] and "val acc" in lines[-1]
 
 
+def test_a_run_of_steps_ends_in_its_last_epoch_and_a_resumed_one_too(
+    make_data, make_model, make_trainer, tmp_path, capsys
+) -> None:
+    data = make_data()
+    shown = {"enable_progress_bar": True}
+    trainer = make_trainer(callbacks=[RunProgress()], max_epochs=-1, max_steps=12, **shown)
+    trainer.fit(make_model(), data)
+    per_epoch, inside = divmod(12, trainer.num_training_batches)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    ended = capsys.readouterr().err.splitlines()[-1]
+    assert f"epoch {per_epoch + (inside > 0)}  " in ended, ended
+    resumed = make_trainer(callbacks=[RunProgress()], max_epochs=-1, max_steps=14, **shown)
+    resumed.fit(make_model(), data, ckpt_path=tmp_path / "a.ckpt")
+    last = -(-14 // trainer.num_training_batches)
+    assert f"epoch {last}  " in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_terminal_gets_a_bar_for_training_and_for_the_score(
     make_data, make_model, make_trainer, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

@@ -60,10 +60,8 @@ def _table(result: dict[str, Any]) -> str:
         lines.append(f"{row['fold']:>5}{sizes}  {row['score']:.4f}")
     low, high = result["interval"]
     if low < high:
-        lines.append(
-            f"mean {result['mean']:.4f}, 95 % interval {low:.4f} to {high:.4f} for a run of"
-        )
-        lines.append(f"  as many images, by the {result['method']}")
+        lines.append(f"mean {result['mean']:.4f}, 95 % interval {low:.4f} to {high:.4f} for a run")
+        lines.append(f"  on as many images as a fold's run, by the {result['method']}")
     else:
         lines.append(f"mean {result['mean']:.4f}; equal scores of all folds give no interval")
     lines.append(f"all {result['images']:,} images together {result['pooled']:.4f}")

@@ -31,7 +31,7 @@ from vit.writing import writable, write_json, write_text
 
 SET_BY_FOLDS = (
     "--run_dir --resume --final_split --data.splits.val_fraction --model.schedule.length "
-    "--trainer.limit_val_batches"
+    "--model.schedule.cooldown_steps --trainer.limit_val_batches --trainer.fast_dev_run"
 ).split()
 """Options of `vit fit` that each run gets, or that contradict folds."""
 LIST, OUTPUTS, RESULT = "splits.csv", "out_of_fold.csv", "folds.json"
@@ -89,30 +89,39 @@ class Folds:
         plan = self._planned()
         for fold, folder in enumerate(self.runs, start=1):
             say(f"fold {fold} of {self.folds}:")
-            self._fit(column_of(fold), folder, "--final_split=val")
+            train(self._arguments(column_of(fold), folder, "--final_split=val"))
         if not (outputs := self.run / OUTPUTS).is_file():
             write_outputs(outputs, self.runs)
         result = self._result()
         write_json(self.run / "plan.json", {**plan, "steps": result["steps"]})
         say("final run, on the images of all folds:")
-        length = [f"--trainer.max_steps={result['steps']}", "--trainer.max_epochs=-1"]
-        callback = {"class_path": "vit.OutOfFold", "init_args": {"file": str(outputs.absolute())}}
-        more = ["--final_split=test", f"--trainer.callbacks+={json.dumps(callback)}"]
-        if result["steps"]:  # a probe takes none, and refuses options of steps
-            more += [*length, "--patience=null"]
-        closing = self._fit("split", self.run, *more)
+        steps = result["steps"] or None  # a probe takes none, and refuses options of steps
+        length = [f"--trainer.max_steps={steps}", "--trainer.max_epochs=-1", "--patience=null"]
+        closing = train([*self._final(steps), *(length if steps else [])])
+        if (trained := read_summary(self.run)["steps"]) > result["steps"]:
+            raise UserError(
+                f"{self.run} was trained on to {trained:,} steps, and its folds are of "
+                f"{result['steps']:,}: folds.json stays as it was"
+            )
         result |= self._of_final()
         write_json(self.run / RESULT, result)
         return result, closing
 
-    def _fit(self, column: str, folder: Path, *options: str) -> str:
-        """Trains a run by a column of the list."""
+    def _final(self, steps: int | None = None) -> list[str]:
+        """Arguments of the final run, but for its length."""
+        fields = {"file": str((self.run / OUTPUTS).absolute()), "steps": steps}
+        callback = json.dumps({"class_path": "vit.OutOfFold", "init_args": fields})
+        options = "--final_split=test", f"--trainer.callbacks+={callback}"
+        return self._arguments("split", self.run, *options)
+
+    def _arguments(self, column: str, folder: Path, *options: str) -> list[str]:
+        """Arguments of a run by a column of the list."""
         config = self.base.config.data
         names = ("labels", "channels", "loading.on_error")  # perhaps those of pretrained weights
         reading = [f"--data.{name}={config[name]}" for name in names if config[name] is not None]
         reading += reading_options(self.splits, self.run / LIST, column)
-        arguments = [*self.words, *reading, "--data.dataset=null", *options]
-        return train([*arguments, f"--run_dir={folder}"])
+        reading += ["--data.dataset=null", *options, f"--run_dir={folder}"]
+        return [*self.words, *reading]
 
     def _planned(self) -> dict[str, object]:
         """The plan, written or compared with that of an earlier call; the list, and a config.yaml
@@ -134,7 +143,7 @@ class Folds:
         check_plan(writable(self.run, "--run_dir") / file.name, {**plan, **steps}, "--run_dir")
         write_text(self.run / LIST, text, errors="surrogateescape")
         if not is_run(self.run):
-            write_text(self.run / CONFIG, HEADER + self.base.recorded_text())
+            write_text(self.run / CONFIG, HEADER + Options(self._final()).recorded_text())
         return plan
 
     def _result(self) -> Result:

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from vit.console import note
 from vit.data.manifest import SEPARATOR
 from vit.errors import UserError
 from vit.extensions.evaluation.features import Extractor, device_of
@@ -78,13 +79,20 @@ class OutOfFold(Callback):
 
     Args:
         file: out_of_fold.csv of `vit folds`.
+        steps: The length for which these are: a longer run, such as one that is trained on, gets
+            none. None for any length.
     """
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(self, file: str, steps: int | None = None) -> None:
+        self.file, self.steps = file, steps
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, ImageClassifier)
+        if not Path(self.file).is_file():
+            raise UserError(f"there is no {self.file} yet: repeat the `vit folds` of this run")
+        if self.steps not in (None, trainer.max_steps):
+            note(f"{self.file} is of runs of about {self.steps:,} steps, and this is another")
+            return
         pl_module.held_out_by = "a network"
         if trainer.is_global_zero:
             kind = {"multilabel": pl_module.multilabel}

@@ -21,7 +21,7 @@ examples:
 def run(args: list[str]) -> int:
     """Writes the figures and the page, and prints their paths."""
     options = _options(args)
-    paths = list(map(Path, pictures(options.images)))
+    paths = list(map(Path, pictures(options.images, arrays=True)))
     out = writable(Path(options.out).expanduser(), "--out")
 
     from vit.extensions.inspection.subject import load_subject

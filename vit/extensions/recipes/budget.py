@@ -169,7 +169,7 @@ class Budget(Length):
         trainer.fit_loop.epoch_loop.max_steps = total
         self._next = next_after(step, total)
         if step == total and self._replayed is None:
-            share = "before its length was settled"
+            share = "(too few to settle a length)"
             if before:
                 share = f"of {before:,}, at {step / before:.0%} of the schedule"
             rest = "; a larger --budget trains on" if before else "; give a larger --budget"

@@ -157,7 +157,8 @@ def calibration_pictures(place: str | Path, about: Description) -> list[Path]:
         raise UserError(f"there is no folder {folder} to calibrate on")
     paths = [Path(path) for path in image_files(str(folder), arrays=arrays)]
     parts = [path.relative_to(folder).parts for path in paths]
-    if other := sorted({part[0] for part in parts if len(part) > 1} - set(check_accuracy(about))):
+    classes = {name.split("/")[0] if about.tree else name for name in check_accuracy(about)}
+    if other := sorted({part[0] for part in parts if len(part) > 1} - classes):
         raise UserError(
             f"{folder} has folders that are no classes of the model ({some_of(other, 3)}); "
             "calibrate on pictures of its classes"

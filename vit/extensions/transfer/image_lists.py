@@ -34,7 +34,8 @@ def listed_images(splits: Splits, columns: Mapping[str, Sequence[object]]) -> st
         for path, label, group in zip(images.items, images.labels, groups, strict=True):
             numbers = label.nonzero()[0] if splits.multilabel else [label]
             labels = SEPARATOR.join(splits.classes[i] for i in numbers)
-            writer.writerow([path, labels, *group, *next(cells)])
+            alone = splits.multilabel and len(numbers) == 1  # one of perhaps several
+            writer.writerow([path, labels + SEPARATOR * alone, *group, *next(cells)])
     return file.getvalue()
 
 

@@ -59,7 +59,7 @@ class SelfTraining:
     out: Path
 
     def __post_init__(self) -> None:
-        taken = ("--run_dir", "--resume", "--data.pseudo")
+        taken = ("--run_dir", "--resume", "--data.pseudo", "--trainer.fast_dev_run")
         check_free("selftrain", Words(self.arguments).written, taken)
         if (named := len(self.students)) > self.iterations:
             raise UserError(f"--students has {named} names, and --iterations is {self.iterations}")
@@ -222,7 +222,7 @@ class SelfTraining:
             values, labels, _ = self._outputs(teacher, data, split)
             scores[split] = float((values.argmax(1) == labels).mean())
         parameters = sum(parameter.numel() for parameter in teacher.model.parameters())
-        return {"run": weights, "parameters": parameters, **scores}
+        return {"run": weights, "parameters": parameters or None, **scores}  # None in an export
 
     def _outputs(self, teacher: Classifier, data: ImageData, split: SplitName) -> tuple[Any, ...]:
         """Probabilities `n k` in the order of the classes of train, labels and indices of images,

@@ -43,8 +43,7 @@ from vit.writing import writable, write_json, write_text
 SET_BY_PLAN = (
     "--model.pretrained --model.optimizer.lr --data.dataset --data.root --data.splits.val_fraction "
     "--trainer.max_steps --trainer.max_epochs --trainer.max_time --trainer.limit_val_batches "
-    "--seed_everything "
-    "--final_split --run_dir --resume"
+    "--trainer.fast_dev_run --seed_everything --final_split --run_dir --resume"
 ).split()
 """Options of `vit fit` that each run gets from the plan."""
 SCORED_ON_VAL = ("--trainer.limit_val_batches=0", "--final_split=val")

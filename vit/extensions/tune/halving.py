@@ -70,9 +70,9 @@ def planned(
         cells = range(most_cells, usual - 1, -1)
         return next(n for n in cells if fits(n, steps)), steps
     raise UserError(
-        f"--budget of {budget:.0f} s is too small: a run of the default recipe takes "
-        f"{timing.start + fewest * timing.step:.0f} s for {fewest} steps; give at least "
-        f"{math.ceil(timing.budget(FEWEST_CELLS, fewest, used) / 60)}m"
+        f"--budget of {budget:.0f} s is too small: {fewest} steps of the default recipe take "
+        f"{timing.start + fewest * timing.step:.0f} s (another --run_dir measures again); give at "
+        f"least {math.ceil(timing.budget(FEWEST_CELLS, fewest, used) / 60)}m"
     )
 
 

@@ -23,7 +23,7 @@ from vit.extensions.tune.space import SPACE, Cell, Encoder, options, ordered, wo
 from vit.fine_tuning import steps_for
 from vit.models.config import ViTConfig
 from vit.recipes import DEFAULT_RECIPE, find_recipe, read_options
-from vit.runs.options import Options
+from vit.runs.options import OF_STEPS, Options
 from vit.runs.records import Record
 from vit.runs.short_names import Words
 from vit.weights.pretrained import inspect_pretrained
@@ -157,6 +157,8 @@ class Tuning:
         probe takes no steps, and is the same in each rung."""
         cell, cells = self.cells[name], self.division.cells
         texts = [*(self.for_test if final else self.search[part])]
+        if cell.get("method") == "probe":
+            texts = [text for text in texts if not OF_STEPS.match(text)]
         texts += [*words(cell, self.encoders, steps), f"--seed_everything={self.seed + seed}"]
         teacher = None
         if "teacher" in cell:
@@ -173,6 +175,7 @@ class Tuning:
         trial_steps = max(least, min(rungs(1, self.usual_steps)[0][1], most))
         trial = replace(self.trial(DEFAULT, trial_steps).jobs[0], timed=True)
         trial.words.append("--trainer.log_every_n_steps=1")
+        say("timing the default recipe")
         self.division.complete([trial])
         check_default(trial.record.get("failed"))
         timing = timed(trial, len(self.search), self.division.shard[1])

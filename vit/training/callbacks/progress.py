@@ -67,9 +67,8 @@ class RunProgress(ProgressBar):
     def _text(self, trainer: Trainer) -> str:
         metrics = self.get_metrics(trainer, trainer.lightning_module)
         self._scores.update({k: float(v) for k, v in metrics.items() if isinstance(v, float | int)})
-        epoch, last = trainer.current_epoch + 1, trainer.max_epochs or 0
-        # When training has ended, Lightning counts one epoch more.
-        shown = f"{min(epoch, last)}/{last}" if last > 0 else f"{epoch}"
+        epoch, last = trainer.fit_loop.epoch_progress.current.ready, trainer.max_epochs or 0
+        shown = f"{epoch}/{last}" if last > 0 else f"{epoch}"
         scores = [form.format(self._scores[k]) for k, form in SHOWN.items() if k in self._scores]
         waiting = f"data {self._waited / max(self._busy, 1e-9):.0%}"
         return "  ".join([f"epoch {shown}", *scores, waiting])
