@@ -145,7 +145,7 @@ def test_weights_of_classes_with_any_names(vit: Vit, photos: Path) -> None:
     again = vit("fit", "--run_dir=a").out.splitlines()
     assert again == [
         "not scored: no images for it, or --final_split none",
-        "a is finished; to train on, raise --epochs or --steps",
+        "a is finished; to train on, raise --epochs or --steps (a probe takes no steps)",
     ]
     unknown = vit(*common, "--model.loss.class_weights={null: 3}", "--run_dir=c")
     assert unknown.status == 2 and "there is no class 'null'" in unknown.err

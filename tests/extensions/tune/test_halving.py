@@ -78,7 +78,7 @@ def test_a_budget_that_is_too_small_is_refused_with_one_that_is_enough() -> None
     with pytest.raises(UserError) as error:
         planned(100.0, timing, 100, 27)
     text = str(error.value)
-    assert "takes 29 s for 9 steps" in text
+    assert "9 steps of the default recipe take 29 s" in text
     # Final runs: 6 x 29 = 174 s; the search: 3 x 21 + 2 x 23 + 2 x 29 = 167 s.
     minutes = math.ceil(max(174 / 0.6, 167 / 0.4) / 60)
     assert text.endswith(f"give at least {minutes}m")

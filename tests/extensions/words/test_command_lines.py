@@ -135,7 +135,8 @@ def test_every_word_works_or_is_answered(row: Word) -> None:
          "fit --data D --trainer.accelerator gpu --trainer.strategy ddp "
          "--trainer.precision bf16-mixed"),
         ("fit --data D --per_device_train_batch_size 8 --warmup_steps 9",
-         "fit --data D --batch-size 8 --model.schedule.warmup_steps 9"),
+         "fit --data D --batch-size 8 --model.schedule.warmup_steps 9 "
+         "--model.schedule.warmup_epochs 0"),
         ("fit --data D --val_split 0.2", "fit --data D --data.splits.val_fraction 0.2"),
         ("fit --data D --device cpu", "fit --data D --trainer.accelerator cpu"),
         ("fit --data D --scale 0.08 1.0 --json",

@@ -159,13 +159,32 @@ def _options(
     augment: Callable[["Image"], Any] | None = None,
     **options: Any,
 ) -> "ProgramOptions":
-    from lightning.pytorch.callbacks import Callback  # heavy, as are these
-
-    from vit.data.sources import SPLIT_WORDS
+    from vit.data.sources import SPLIT_WORDS  # heavy, as are these
     from vit.extensions.notebook.program_options import ProgramOptions
-    from vit.recipes import flat
     from vit.runs.short_names import Words
     from vit.synonyms import in_our_words
+
+    images, as_options = None, data is None or isinstance(data, str | Path)
+    if isinstance(data, Mapping):
+        as_options = not SPLIT_WORDS.keys() & data.keys()
+    if not as_options or val is not None or test is not None:
+        images = (data, val, test)
+    elif data is not None:
+        options = {"data": data, **options}
+    objects = {"images": images, **_objects(callbacks, augment)}
+    recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
+    arguments = [part for name in recipes for part in ("-c", str(name))] + _arguments(options)
+    try:
+        return ProgramOptions(Words(arguments), **objects)
+    except UserError:  # perhaps by words of other packages
+        if (ours := in_our_words(["fit", *arguments])) is None:
+            raise
+        return ProgramOptions(Words(ours[1:]), **objects)
+
+
+def _objects(callbacks: Any, augment: Any) -> dict[str, Any]:
+    """Objects of the caller, by their names. UserError for those that are none."""
+    from lightning.pytorch.callbacks import Callback  # heavy
 
     if augment is not None and not callable(augment):
         kind = type(augment).__name__
@@ -174,15 +193,14 @@ def _options(
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise UserError(f"callbacks has a {type(callback).__name__}; give Lightning's")
-    images, as_options = None, data is None or isinstance(data, str | Path)
-    if isinstance(data, Mapping):
-        as_options = not SPLIT_WORDS.keys() & data.keys()
-    if not as_options or val is not None or test is not None:
-        images = (data, val, test)
-    elif data is not None:
-        options = {"data": data, **options}
-    recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
-    arguments = [part for name in recipes for part in ("-c", str(name))]
+    return {"callbacks": callbacks, "augment": augment}
+
+
+def _arguments(options: dict[str, Any]) -> list[str]:
+    """Options as on the command line. UserError for an object that is no text, list or number."""
+    from vit.recipes import flat  # heavy
+
+    arguments = []
     for name, value in flat(options):
         try:
             text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
@@ -193,10 +211,4 @@ def _options(
                 "your own module by Lightning's Trainer with vit.ImageData"
             ) from error
         arguments.append(f"--{name}={text}")
-    objects: dict[str, Any] = {"images": images, "callbacks": callbacks, "augment": augment}
-    try:
-        return ProgramOptions(Words(arguments), **objects)
-    except UserError:  # perhaps by words of other packages
-        if (ours := in_our_words(["fit", *arguments])) is None:
-            raise
-        return ProgramOptions(Words(ours[1:]), **objects)
+    return arguments

@@ -86,8 +86,8 @@ def sinkhorn(
 ) -> Float[Tensor, "m k"]:
     """Probabilities with equal shares of all prototypes, as far as `rounds` of Sinkhorn-Knopp bring
     them (SwAV, arXiv:2006.09882), over the samples of all processes."""
-    scaled = logits.double() / temperature  # in float32 no exp would be left of a far prototype
-    # A factor common to all samples makes no difference.
+    scaled = logits.to(torch.float32 if logits.is_mps else torch.float64) / temperature
+    # A factor common to all samples makes no difference; in float32 a far prototype may be zeros.
     largest = scaled.amax() if len(scaled) else scaled.new_full((), -torch.inf)
     shares = (scaled - reduced(largest, dist.ReduceOp.MAX)).exp()
     for _ in range(rounds):

@@ -57,9 +57,7 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
                 "already, and there is no other score to choose"
             )
         classifier.to("cuda" if torch.cuda.is_available() else "cpu")
-        # A head on features that were not trained has been measured without val.
-        frozen = before.images > 0 and not args and summary["steps"] == 0
-        frozen = frozen and "val" not in (summary.get("splits") or {})
+        frozen = not args and _is_frozen(summary, before)
         train, held_out, where = _parts(run, data, classifier, halves=frozen)
         known = train.features, train.labels
         choice = choose(known, (held_out.features, held_out.labels), data.seed)
@@ -67,13 +65,8 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
         usual = all_scores(held_out.logits, held_out.features, references)
         if frozen and before.usual is not None:
             usual["energy"] = _as_spread(usual["energy"], before.usual[0])
-        trust = replace(
-            before,
-            unknown=choice.score,
-            usual=torch.stack([*usual.values()]),
-            **vars(references),
-        )
-        trust.write(run / "model")
+        facts = {"unknown": choice.score, "usual": torch.stack([*usual.values()])}
+        replace(before, **facts, **vars(references)).write(run / "model")
     shares = None  # of images that the head was fitted to, of which it names more rightly
     if not frozen:
         wrong = held_out.logits.argmax(1) != held_out.labels
@@ -86,6 +79,12 @@ def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
         "accuracies": shares,
         "file": str(run / "model" / TRUST),
     }
+
+
+def _is_frozen(summary: dict[str, Any], before: Trust) -> bool:
+    """A head on features that were not trained has been measured without val."""
+    splits = summary.get("splits") or {}
+    return before.images > 0 and summary["steps"] == 0 and "val" not in splits
 
 
 def _as_spread(energies: Tensor, held_out: Tensor) -> Tensor:
