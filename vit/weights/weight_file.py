@@ -110,12 +110,12 @@ def find_weights(path: Path) -> Path:
             return path / name
     if (path / "model.safetensors.index.json").is_file():
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
-    if (path / "config.yaml").is_file():
+    weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
+    if (path / "config.yaml").is_file() and {p.suffix for p in weights} <= {".npz"}:  # its images
         raise UserError(
             f"{path} is a run without a finished model; name a file in its checkpoints/, or "
             f"continue it: vit fit --run_dir {shlex.quote(str(path))}"
         )
-    weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if len(weights) != 1:
         count = f"{len(weights)} files of weights" if weights else "no weights"
         raise UserError(f"{path} holds {count}; name one file, or a folder with model.safetensors")
