@@ -13,7 +13,7 @@ NAMES = {
     "single": "one val of a fifth, Wilson's interval",
 }
 """Interval -> its name on the page."""
-FILES = {"coverage": "results", "twenty": "cifar_20"}
+FILES = {"coverage": "results", "twenty": "cifar_20", "hundred": "cifar_100"}
 """Place on the page -> file of results."""
 
 
