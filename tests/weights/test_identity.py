@@ -14,7 +14,7 @@ from tests.command import CLASSES, saved
 from vit.errors import UserError
 from vit.weights import identity as module
 from vit.weights.identity import identity
-from vit.weights.weight_file import open_weights
+from vit.weights.weight_file import find_weights, open_weights
 
 
 def edit(folder: Path, name: str, value: Any) -> None:
@@ -81,3 +81,5 @@ def test_a_run_without_a_finished_model_is_refused(tmp_path: Path) -> None:
     for reader in (identity, open_weights):
         with pytest.raises(UserError, match=r"without a finished model.* --run_dir '.*my run'"):
             reader(run)
+    (run / "first_batch.npz").rename(run / "B_16.npz")  # somebody's weights beside a config.yaml
+    assert find_weights(run) == run / "B_16.npz"

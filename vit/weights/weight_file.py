@@ -111,7 +111,7 @@ def find_weights(path: Path) -> Path:
     if (path / "model.safetensors.index.json").is_file():
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
-    if (path / "config.yaml").is_file() and {p.suffix for p in weights} <= {".npz"}:  # its images
+    if (path / "config.yaml").is_file() and {p.name for p in weights} <= {"first_batch.npz"}:
         raise UserError(
             f"{path} is a run without a finished model; name a file in its checkpoints/, or "
             f"continue it: vit fit --run_dir {shlex.quote(str(path))}"
