@@ -98,7 +98,7 @@ EXTENSION_LINES = {
     "formats": 3_750,
     "evaluation": 2_400,
     "compute": 1_975,
-    "sources": 1_971,
+    "sources": 1_968,
     "variants": 2_400,
     "serve": 677,
     "ssl": 1_000,

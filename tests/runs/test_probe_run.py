@@ -175,7 +175,7 @@ def test_a_head_of_other_classes_is_fitted_whatever_their_number(vit: Vit, photo
     [
         *("--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"),
         *("--patience=3", "--model.lora=4", "--model.learning.layer_decay=0.5"),
-        "--data.pseudo=vit.Pseudo",
+        *("--data.pseudo=vit.Pseudo", "--data.sampling.repeats=2"),
     ],
 )
 @pytest.mark.parametrize("recipe", ["probe", "names"])

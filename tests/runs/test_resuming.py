@@ -496,6 +496,7 @@ def test_a_cooldown_of_a_finished_run_is_the_planned_one(
     branch = vit("fit", "--resume=stable", "--run_dir=branch", "--cooldown=4")
     assert branch.status == 0, branch.err
     assert "cooldown: from step 7 to 11" in branch.err
+    assert "vit test branch" in branch.out and "vit fit --run_dir" not in branch.out
     assert contents(Path("stable")) == before
     assert vit(*fit, "--steps=11", "--cooldown=4", "--run_dir=planned").status == 0
     same_end(Path("branch"), Path("planned"))

@@ -175,12 +175,11 @@ class Reading:
 
     def refuse_columns(self, where: str) -> None:
         """UserError for options of lists where images are not listed but trained on."""
-        options = {"label_separator": self.separator, "columns.group": self.columns.group}
-        for name, value in options.items():
-            if value is not None and self.labelled and self.model is None:
-                raise UserError(
-                    f"{where} is not a CSV or Parquet file: leave out data.{name}={value!r}"
-                )
+        columns, usual = self.columns, (None, Columns.path)
+        options = {"columns.group": columns.group, "columns.path": columns.path}
+        for name, value in (options | {"label_separator": self.separator}).items():
+            if value not in usual and self.labelled and self.model is None:
+                raise UserError(f"{where} is no list of files: leave out data.{name}={value!r}")
 
     @property
     def has_classes(self) -> bool:

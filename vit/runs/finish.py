@@ -196,7 +196,8 @@ def closing(folder: Path, result: str, options: Options, trainer: Trainer, data:
         share = options.config.data.splits.val_fraction  # which the default recipe has, too
         train = f"vit fit --data {shlex.quote(images)} --pretrained {run}"
         train += f" --data.splits.val_fraction {share}"
-    following = [test, train] if data.labelled or limit else [test]
+    cooled = options.config.get("model.schedule.cooldown_steps")  # the rate has ended at 0
+    following = [test, train] if limit or (data.labelled and not cooled) else [test]
     items = (data.splits.test or data.splits.val or data.splits.train).items
     if not data.labelled:
         labelled = f"vit fit --data LABELLED --pretrained {run}"
@@ -219,7 +220,7 @@ def limit_option(options: Options, trainer: Trainer) -> str:
     if options.config.get("model.schedule.length") is not None:
         return "--budget TIME"
     limited = 0 < trainer.max_steps <= trainer.global_step
-    if trainer.should_stop and not limited:
+    if options.config.get("model.schedule.cooldown_steps") or (trainer.should_stop and not limited):
         return ""
     if trainer.max_epochs == -1 or limited:
         return f"--steps {2 * max(trainer.max_steps, trainer.global_step)}"

@@ -272,7 +272,7 @@ def task_of(task: str) -> type[Module]:
 
 
 OF_STEPS = re.compile(
-    r"(--)?(trainer\.max_(epochs|steps)|data\.(augment|pseudo)|patience|model\.("
+    r"(--)?(trainer\.max_(epochs|steps)|data\.(augment|pseudo|sampling\.repeats)|patience|model\.("
     r"optimizer|schedule(?!\.length)|mixing|loss(?!\.class_weights)|adaptation|learning))"
 )
 """Beginnings of options that only training steps read."""

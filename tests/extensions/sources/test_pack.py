@@ -77,6 +77,21 @@ def test_a_folder_without_splits_is_cut_as_before(tmp_path: Path, make_tree: Mak
     assert shards.digests == files.digests and set(files.digests) == {"train", "val", "test"}
 
 
+def test_a_tree_of_folders_stays_one(tmp_path: Path, make_tree: MakeTree) -> None:
+    counts = {"animal/bird": 9, "animal/cat/wild": 7, "ship": 6}
+    source = make_tree(tmp_path / "photos", counts)
+    packed(source, tmp_path / "shards")
+    roots = [str(source), str(tmp_path / "shards")]
+    files, shards = (ImageData(root=root, image_size=8, labels="tree") for root in roots)
+    assert shards.classes == files.classes == ["animal/bird", "animal/cat/wild", "ship"]
+    assert shards.digests == files.digests and set(files.digests) == {"train", "val", "test"}
+    rows = [f"{path},{path.parent.name}" for path in source.rglob("*.jpg")]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]).replace(",wild", ",a/cat"))
+    packed(tmp_path / "list.csv", tmp_path / "listed")
+    data = ImageData(root=str(tmp_path / "listed"), image_size=8, labels="tree")
+    assert data.classes == ["a/cat", "bird", "ship"], "the labels of a list are no folders"
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "shards"])
 def test_other_sources_give_the_same_pictures(folder: Path, tmp_path: Path, kind: str) -> None:
     source = tmp_path / "list.csv"

@@ -210,13 +210,41 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
         splits_of(root)
 
 
-@pytest.mark.parametrize("option", ["path", "split"])
+@pytest.mark.parametrize("option", ["path", "group"])
 def test_columns_of_lists_are_refused_beside_pictures(
     option: str, folder: Path, tmp_path: Path
 ) -> None:
     columns = Columns(**{option: "other"})
     with pytest.raises(UserError, match=rf"leave out data\.columns\.{option}='other'"):
         splits_of(stored(folder, tmp_path / "data"), columns=columns)
+
+
+@pytest.mark.parametrize("name", ["split", "Part", "parent"])
+def test_a_column_that_divides_the_pictures_otherwise_is_refused(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    root = stored(folder, tmp_path / "data")
+    before = splits_of(root)
+    for file in sorted(root.rglob("*.parquet")):
+        content = arrow.read_table(file)
+        word = "validation" if file.name.startswith("validation") else "train"
+        arrow.write_table(content.append_column(name, [[word] * len(content)]), file)
+    if name == "parent":
+        assert splits_of(root).classes == before.classes
+        with pytest.raises(UserError, match="with a column 'parent'; write animal/cat"):
+            splits_of(root, tree=True)
+        return
+    columns = Columns(split=name)
+    same = splits_of(root, columns=columns).present()
+    assert {split: len(images) for split, images in same.items()} == {
+        split: len(images) for split, images in before.present().items()
+    }
+    content = arrow.read_table(file).drop_columns([name])
+    words = ["test"] + ["validation"] * (len(content) - 1)
+    arrow.write_table(content.append_column(name, [words]), file)
+    with pytest.raises(UserError, match=f"val has test, validation in column '{name}'; write a"):
+        splits_of(root, columns=columns)
+    assert splits_of(root, columns=Columns(split="none")).classes == before.classes
 
 
 def test_lists_of_paths_stay_lists(folder: Path) -> None:

@@ -233,5 +233,5 @@ def test_what_is_not_there_and_what_has_a_separator(photos: Path, root: Path) ->
         answer(root / "none")
     tar(root, "train-0.tar", photos)
     for place in (photos, root):
-        with pytest.raises(UserError, match="is not a CSV or Parquet file: leave out"):
+        with pytest.raises(UserError, match="is no list of files: leave out"):
             answer(place, Reading(separator=";"))

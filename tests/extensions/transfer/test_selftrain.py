@@ -241,6 +241,8 @@ def test_a_mistake_is_one_line_before_training(
 
 
 def test_a_teacher_that_learned_images_of_test_is_refused(vit: Vit) -> None:
+    # A recipe for a data set of the catalogue, as cifar10/noisy_student: --data is another.
+    Path("small.yaml").write_text(SMALL.replace("data: {", "data: {dataset: cifar10, "))
     assert vit("fit", *FIT, "--seed=5", "--run_dir=learned").status == 0
     args = [*LOOP, "--iterations=1", "--ratio=0"]
     done = vit(*args, "--teacher=learned")

@@ -50,7 +50,7 @@ class Shards(Source):
         from vit.data.labelling import make_splits
         from vit.extensions.sources.shard_splits import shard_parts
 
-        return make_splits(root, shard_parts(root, reading, shards), reading)
+        return make_splits(root, shard_parts(root, reading, shards), reading, named=any(shards))
 
 
 class Lists(Source):

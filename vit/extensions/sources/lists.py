@@ -46,10 +46,6 @@ def is_wide(path: str) -> bool:
     return roles not in (["label", "path"], ["label", "path", "split"])
 
 
-def _is_flag(cell: Cell) -> bool:
-    return str(cell).lower() in _FLAGS
-
-
 class ParquetTable(Table):
     """A file of Parquet. Rows are counted from 1."""
 
@@ -78,12 +74,9 @@ def open_parquet(path: str) -> Iterator[Any]:
 
     try:
         # Not read_table, which makes columns of folder names such as split=val.
-        with (
-            reaching(path) as (files, place),
-            files.open(place) as stream,
-            parquet.ParquetFile(stream) as file,
-        ):
-            yield file
+        with reaching(path) as (files, place), files.open(place) as stream:
+            with parquet.ParquetFile(stream) as file:
+                yield file
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -162,7 +155,7 @@ class FlagListing(WideListing):
         flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
         for _, row in self.table.rows(others):
             for at, cell in zip(others, row, strict=True):
-                if at in flags and not _is_flag(cell):
+                if at in flags and str(cell).lower() not in _FLAGS:
                     del flags[at]
                 elif at in flags and cell:
                     flags[at] = True

@@ -46,10 +46,8 @@ class OwnImages:
             if _is_path(images):
                 check_source(None, os.fspath(images))
             elif not indexed or isinstance(images, IterableDataset):
-                problem = f"{name} is of type {type(images).__name__}"
-                raise UserError(
-                    f"{problem}; give a folder, a list of (path, label), or a map-style Dataset"
-                )
+                problem = f"{name} is of type {type(images).__name__}; give a folder, a list of"
+                raise UserError(f"{problem} (path, label), or a map-style Dataset")
             elif not len(images):
                 raise UserError(f"{name} has no images")
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from vit.console import note
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.settings import Columns, Reading
-from vit.data.sources import SplitName
+from vit.data.settings import Reading
+from vit.data.sources import SPLIT_WORDS, SplitName
 from vit.errors import UserError, some_of
 from vit.extensions.sources.addresses import (
     cache_limit,
@@ -35,6 +35,7 @@ class ParquetImages:
     Args:
         files: Paths or addresses.
         column: That of the labels: numbers of classes, text, or lists of those; None takes none.
+        split: A column whose words become `words`, if there is one.
 
     Raises UserError if a file cannot be read, or lacks the column, or pictures.
     """
@@ -42,30 +43,31 @@ class ParquetImages:
     lists_labels = True
     """Those of its items are its `targets`."""
 
-    def __init__(self, files: list[str], column: str | None) -> None:
+    def __init__(self, files: list[str], column: str | None, split: str) -> None:
         with open_parquet(files[0]), reaching(files[0]) as (system, _):
             from pyarrow import dataset
 
             places = [system._strip_protocol(file) for file in files]
             data: Any = dataset.dataset(places, format="parquet", filesystem=system)
             self._leaf = picture_leaf(data.schema)
-            names = data.schema.names
+            self.columns = names = data.schema.names
             listed = f"but {some_of(names, 20)}"
             if self._leaf is None:
                 raise UserError(f"{files[0]} has no column of pictures, {listed}")
             if column is not None and column not in names:
-                listed += " (--data.columns.label NAME)"
-                raise UserError(f"{files[0]} has no column {column!r}, {listed}")
+                raise UserError(f"{files[0]} lacks {column!r}, {listed} (--data.columns.label)")
             self.targets = [0] * data.count_rows()
             if column is not None:
                 self.targets = data.to_table(columns=[column])[column].to_pylist()
+            at = [split] if split in names else []
+            words = [each.unique().to_pylist() for each in data.to_table(columns=at).columns]
+            self.words = {str(word) for each in words for word in each}
             fragments = list(data.get_fragments())
-        self.classes = [] if column is None else _class_names(data.schema, column)
+        self.classes = _class_names(data.schema, column)
         for file, each in zip(files, fragments, strict=True):
             if picture_leaf(each.physical_schema) != self._leaf:
                 raise UserError(f"{file} has no pictures in {self._leaf}, which {files[0]} has")
-            of_file = column and _class_names(each.physical_schema, column)
-            if column is not None and of_file != self.classes:
+            if _class_names(each.physical_schema, column) != self.classes:
                 raise UserError(f"{file} has other classes than {files[0]}, or in another order")
         self._files, counts = files, [each.count_rows() for each in fragments]
         self._starts = np.cumsum([0, *counts])
@@ -124,7 +126,7 @@ def picture_leaf(schema: Any) -> str | None:
     return None
 
 
-def _class_names(schema: Any, column: str) -> list[str]:
+def _class_names(schema: Any, column: str | None) -> list[str]:
     """The classes of a column by number, as Hugging Face's library writes them down; else []."""
     try:
         described = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
@@ -147,16 +149,18 @@ def parquet_splits(
     root: str, shards: dict[str, list[str]], reading: Reading
 ) -> dict[SplitName, ParquetImages]:
     """The pictures in files of Parquet that have been found, by their split; none of a split
-    without labels (-1)."""
-    columns, usual = reading.columns, Columns()
-    for option in ("path", "split"):
-        if getattr(columns, option) != getattr(usual, option):
-            text = f"{root} has the pictures themselves, one set in each file"
-            raise UserError(f"{text}: leave out data.columns.{option}={getattr(columns, option)!r}")
+    without labels (-1). UserError for columns that only a list may have."""
+    reading.refuse_columns(root)
+    columns = reading.columns
     splits: dict[SplitName, ParquetImages] = {}
     for name, word in words_by_split(root, shards).items():
-        column = reading.columns.label if reading.has_classes else None
-        images = ParquetImages(shards[word], column)
+        column = columns.label if reading.has_classes else None
+        images = ParquetImages(shards[word], column, columns.split)
+        if {SPLIT_WORDS.get(word.lower()) for word in images.words} - {name}:
+            text = f"{root}: {name} has {some_of(sorted(images.words))} in column {columns.split!r}"
+            raise UserError(f"{text}; write a file for each split, or --data.columns.split none")
+        if reading.tree and "parent" in images.columns:
+            raise UserError(f"{root}: pictures with a column 'parent'; write animal/cat as label")
         if set(map(str, images.targets)) == {"-1"}:
             note(f"{root}: {name} left out: its labels are hidden (-1)")
         else:

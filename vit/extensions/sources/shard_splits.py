@@ -42,8 +42,10 @@ def _read(
         folder, _, name = paths[row].partition(b"\0")
         place = (folder, labels[row] if reading.has_classes else b"")
         if place not in entries:
-            label = _named(place[1].decode(), names, where)
-            of_class, below = class_of(os.fsdecode(folder), reading, label)
+            label, inner = _named(place[1].decode(), names, where), os.fsdecode(folder)
+            if reading.tree and inner.startswith(f"{label}/") and "/" not in label:
+                label = inner  # the .cls of `vit data pack FOLDER` names the outermost folder
+            of_class, below = class_of(inner, reading, label)
             below = os.fsencode(f"{below}/" if below else "")
             entries[place] = len(entries), of_class, below
         number, label, below = entries[place]
@@ -61,7 +63,7 @@ def _read(
     keys = PathList(key for _, _, key in rows)
     shown = PathList(os.fsencode(above) + name for name in images.names.select(order).encoded())
     texts, items = [(label,) for label in classes], images.select(order)
-    more = {"classes": names, "in_class_order": True, "notes": notes}
+    more = {"classes": [] if reading.tree else names, "in_class_order": True, "notes": notes}
     return Labelled(where, items, shown, texts, numbers, keys, **more)
 
 

@@ -172,8 +172,9 @@ class SelfTraining:
     def _check_teacher(self, teacher: str) -> None:
         """UserError for a run on the same data that held out other images."""
         recorded, data = recorded_options(Path(teacher)).get("data") or {}, self.base.data
-        named = recorded.get("dataset") is not None and recorded["dataset"] == data.dataset
-        if not named and not same_place(recorded.get("root"), data.root):
+        named = recorded.get("root") is None and data.root is None  # with a root it says nothing
+        same = same_place(recorded.get("root"), data.root)
+        if not (recorded.get("dataset") == data.dataset if named else same):
             return
         before = read_summary(Path(teacher)).get("splits") or {}
         for split, digest in data.digests.items():
