@@ -56,10 +56,10 @@ def push_to_hub(
 ) -> str:
     """Uploads the model of a run or model directory to `org/name`; returns its hf:// address.
 
-    Uploads model.safetensors, config.json and README.md, a card that is written unless there is
-    one. Of local paths only the last part is published. Uses the login of huggingface_hub (`hf auth
-    login`, or HF_TOKEN). `overwrite`: add the model to a repository that holds one, which is
-    refused without it; the history keeps the older one.
+    Uploads model.safetensors, config.json, trust.safetensors, trained_on and README.md, a card that
+    is written unless there is one. Of local paths only the last part is published. Uses the login
+    of huggingface_hub (`hf auth login`, or HF_TOKEN). `overwrite`: add the model to a repository
+    that holds one, which is refused without it; the history keeps the older one.
     """
     path = _model_directory(directory)
     card = model_card(path, repository)
