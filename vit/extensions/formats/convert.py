@@ -123,7 +123,7 @@ def _unsaid(to: str, extra: dict[str, object], export: Export) -> list[str]:
     """Notes on what the other format does not say of the outputs."""
     notes = []
     if to != "native" and writable_formats()[to].suffix:
-        lost = ["names of classes, image size, mean, std and crop", *["the licences"] * bool(carried(extra))]
+        lost = ["class names, size, mean, std and crop", *["the licences"] * bool(carried(extra))]
         notes = [f"{to} has no word for {what}: pass them on beside the file" for what in lost]
     if extra.get("multilabel") and not export.multilabel:
         notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
