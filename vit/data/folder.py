@@ -33,9 +33,7 @@ def load_folder(root: str | os.PathLike[str], reading: Reading) -> Splits:
     reading.refuse_columns(str(root))
     place = os.path.abspath(os.path.expanduser(root))
     folders, notes = _split_folders(place)
-    readers: Readers = {
-        name: partial(_read, where, name, place, reading) for name, where in folders.items()
-    }
+    readers: Readers = {n: partial(_read, where, n, place, reading) for n, where in folders.items()}
     named = folders != {"train": place}
     return make_splits(str(root), readers, reading, notes=notes, named=named)
 
@@ -81,11 +79,14 @@ def _read(where: str, split: SplitName, root: str, reading: Reading) -> Labelled
 def class_of(folder: str, reading: Reading, label: str = "") -> tuple[str, str]:
     """The class of the images in a folder, if they have no label, and what keys of the cut begin
     with: the path below the class folder, which stays when that is renamed or moved."""
-    name, below = (folder, "") if reading.tree else folder.partition("/")[::2]
-    if label:
-        name, below = label, f"{folder}/".removeprefix(f"{label}/").rstrip("/")
     # macOS stores é as two characters, Linux usually as one: the same class.
-    return unicodedata.normalize("NFC", name), below if reading.labelled else folder
+    inner, label = (unicodedata.normalize("NFC", text) for text in (folder, label))
+    name, depth = label or inner.partition("/")[0], label.count("/") + 1
+    if not f"{inner}/".startswith(f"{name}/"):  # a label that is no folder
+        depth = 0
+    elif reading.tree and depth == 1:  # also in shards: a packed tree has its outermost folders
+        name, depth = inner, inner.count("/") + 1
+    return name, "/".join(folder.split("/")[depth:]) if reading.labelled else folder
 
 
 def _check_classes(where: str, counts: dict[str, int], inside: Iterable[str]) -> None:

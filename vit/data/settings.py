@@ -175,10 +175,9 @@ class Reading:
 
     def refuse_columns(self, where: str) -> None:
         """UserError for options of lists where images are not listed but trained on."""
-        columns, usual = self.columns, (None, Columns.path)
-        options = {"columns.group": columns.group, "columns.path": columns.path}
+        options = {f"columns.{name}": getattr(self.columns, name) for name in ("group", "path")}
         for name, value in (options | {"label_separator": self.separator}).items():
-            if value not in usual and self.labelled and self.model is None:
+            if value not in (None, Columns.path) and self.labelled and self.model is None:
                 raise UserError(f"{where} is no list of files: leave out data.{name}={value!r}")
 
     @property

@@ -133,7 +133,7 @@ def _recognise_vit(file: WeightFile) -> Recognised:
     # vit_jax squashes (input_pipeline.py); big_vision's sincos2d recipe crops 224 of 256.
     sincos = config.pos_embed == "sincos2d"
     preprocess = Preprocess(image_size=config.size).to_dict() if sincos else squashed(config.size)
-    assumed = "no table of positions tells the size: 224 pixels; vit convert --image-size"
+    assumed = "no table of positions tells the size: 224 pixels (vit convert --image-size)"
     return Recognised(
         format="Google npz",
         config=config,

@@ -59,7 +59,7 @@ class ParquetImages:
             self.targets = [0] * data.count_rows()
             if column is not None:
                 self.targets = data.to_table(columns=[column])[column].to_pylist()
-            at = [split] if split in names else []
+            at = [name for name in names if name.lower() == split.lower()]
             words = [each.unique().to_pylist() for each in data.to_table(columns=at).columns]
             self.words = {str(word) for each in words for word in each}
             fragments = list(data.get_fragments())
@@ -159,7 +159,7 @@ def parquet_splits(
         if {SPLIT_WORDS.get(word.lower()) for word in images.words} - {name}:
             text = f"{root}: {name} has {some_of(sorted(images.words))} in column {columns.split!r}"
             raise UserError(f"{text}; write a file for each split, or --data.columns.split none")
-        if reading.tree and "parent" in images.columns:
+        if reading.tree and "parent" in map(str.lower, images.columns):
             raise UserError(f"{root}: pictures with a column 'parent'; write animal/cat as label")
         if set(map(str, images.targets)) == {"-1"}:
             note(f"{root}: {name} left out: its labels are hidden (-1)")

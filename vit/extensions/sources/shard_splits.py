@@ -42,10 +42,8 @@ def _read(
         folder, _, name = paths[row].partition(b"\0")
         place = (folder, labels[row] if reading.has_classes else b"")
         if place not in entries:
-            label, inner = _named(place[1].decode(), names, where), os.fsdecode(folder)
-            if reading.tree and inner.startswith(f"{label}/") and "/" not in label:
-                label = inner  # the .cls of `vit data pack FOLDER` names the outermost folder
-            of_class, below = class_of(inner, reading, label)
+            label = _named(place[1].decode(), names, where)
+            of_class, below = class_of(os.fsdecode(folder), reading, label)
             below = os.fsencode(f"{below}/" if below else "")
             entries[place] = len(entries), of_class, below
         number, label, below = entries[place]
